@@ -6,14 +6,12 @@ shortened and sent once more. Contents of ADK have the format of Gemini already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Unpack
 
-from kompakt.engine.admission import AdmissionSettings
-from kompakt.engine.compaction.policies import AnyPolicy
-from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.integrations.conversation import (
+    AdapterArguments,
     AdapterOptions,
     Conversations,
     Converter,
@@ -21,7 +19,6 @@ from kompakt.integrations.conversation import (
     missing,
     overflow_of,
 )
-from kompakt.model.budget import Budget
 from kompakt.model.lru import Lru
 from kompakt.model.messages import JsonObject
 from kompakt.session.store import Store
@@ -65,25 +62,13 @@ class KompaktPlugin(BasePlugin):
     def __init__(
         self,
         *,
-        budget: int | Budget | None = None,
-        policy: AnyPolicy = "default",
-        pins: Iterable[str] = (),
         store: Store | str | None = None,
         recall: bool = True,
-        on_compaction: Callable[[Report], None] | None = None,
-        admission: AdmissionSettings | str | None = None,
         name: str = "kompakt",
+        **options: Unpack[AdapterArguments],
     ) -> None:
         super().__init__(name)
-        self._options = AdapterOptions(
-            budget=budget,
-            policy=policy,
-            pins=tuple(pins),
-            store=store,
-            recall=recall,
-            on_compaction=on_compaction,
-            admission=admission,
-        )
+        self._options = AdapterOptions(store=store, recall=recall, **options)
         self._conversations = Conversations(_GeminiConverter(), self._options)
         self._given: Lru[str, list[Content]] = Lru(MAX_UNANSWERED)
         """The whole contents of the request in flight, by run and conversation: a second attempt starts from them."""

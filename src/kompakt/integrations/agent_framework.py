@@ -8,16 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 from uuid import uuid4
 
 import msgspec
 
-from kompakt.engine.admission import AdmissionSettings
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
-from kompakt.integrations.conversation import AdapterOptions, Conversations, Converter, RequestFrame, missing
+from kompakt.integrations.conversation import (
+    AdapterArguments,
+    AdapterOptions,
+    Conversations,
+    Converter,
+    RequestFrame,
+    missing,
+)
 from kompakt.integrations.history import StoredHistory
 from kompakt.model.budget import Budget
 from kompakt.model.messages import JsonObject
@@ -132,23 +138,11 @@ class KompaktStrategy:
     def __init__(
         self,
         *,
-        budget: int | Budget | None = None,
-        policy: AnyPolicy = "default",
-        pins: Iterable[str] = (),
         store: Store | str | None = None,
         recall: bool = True,
-        on_compaction: Callable[[Report], None] | None = None,
-        admission: AdmissionSettings | str | None = None,
+        **options: Unpack[AdapterArguments],
     ) -> None:
-        self._options = AdapterOptions(
-            budget=budget,
-            policy=policy,
-            pins=tuple(pins),
-            store=store,
-            recall=recall,
-            on_compaction=on_compaction,
-            admission=admission,
-        )
+        self._options = AdapterOptions(store=store, recall=recall, **options)
         self._conversations = Conversations(_CONVERTER, self._options)
         self._current: ContextVar[str] = ContextVar("kompakt_run", default="")
         """The run whose tools are called: tools run in the task, or in a child, of the model call before them."""
@@ -198,7 +192,7 @@ class KompaktHistory(HistoryProvider):
         self._options = AdapterOptions(
             budget=budget,
             policy=policy,
-            pins=tuple(pins),
+            pins=pins,
             store=store,
             recall=recall,
             on_compaction=on_compaction,

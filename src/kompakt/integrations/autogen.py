@@ -5,18 +5,22 @@ It returns a view of the messages that the agent collected. The context itself, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 from uuid import uuid4
 
 import msgspec
 
-from kompakt.engine.admission import AdmissionSettings
-from kompakt.engine.compaction.policies import AnyPolicy
-from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.errors import UsageError
-from kompakt.integrations.conversation import AdapterOptions, Converter, LiveConversation, RequestFrame, missing
+from kompakt.integrations.conversation import (
+    AdapterArguments,
+    AdapterOptions,
+    Converter,
+    LiveConversation,
+    RequestFrame,
+    missing,
+)
 from kompakt.model.budget import Budget
 from kompakt.model.messages import JsonObject
 from kompakt.session.store import Store
@@ -130,25 +134,13 @@ class KompaktContext(ChatCompletionContext, Component[KompaktContextConfig]):
     def __init__(
         self,
         *,
-        budget: int | Budget | None = None,
-        policy: AnyPolicy = "default",
-        pins: Iterable[str] = (),
         store: Store | str | None = None,
         recall: bool = True,
-        on_compaction: Callable[[Report], None] | None = None,
-        admission: AdmissionSettings | str | None = None,
         initial_messages: list[LLMMessage] | None = None,
+        **options: Unpack[AdapterArguments],
     ) -> None:
         super().__init__(initial_messages)
-        self._options = AdapterOptions(
-            budget=budget,
-            policy=policy,
-            pins=tuple(pins),
-            store=store,
-            recall=recall,
-            on_compaction=on_compaction,
-            admission=admission,
-        )
+        self._options = AdapterOptions(store=store, recall=recall, **options)
         self._id = f"autogen-{uuid4().hex}"
         self._conversation = LiveConversation(self._id, _MessageConverter(), self._options)
 

@@ -16,9 +16,9 @@ import logging
 import operator
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Generic, TypedDict, TypeVar
 
 import msgspec
 
@@ -99,13 +99,23 @@ class WireConverter(Converter[JsonObject]):
         return item
 
 
+class AdapterArguments(TypedDict, total=False):
+    """The arguments that all adapters take, with the meaning and the defaults of ``AdapterOptions``."""
+
+    budget: int | Budget | None
+    policy: AnyPolicy
+    pins: Iterable[str]
+    on_compaction: Callable[[Report], None] | None
+    admission: AdmissionSettings | str | None
+
+
 class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What every adapter takes, under the same names."""
 
     budget: int | Budget | None = None
     """Tokens of a request, or a ``Budget``; by default that of the model."""
     policy: AnyPolicy = "default"
-    pins: tuple[str, ...] = ()
+    pins: Iterable[str] = ()
     """Texts that must be kept verbatim."""
     store: Store | str | None = None
     """Where the whole conversation is saved at each compaction: a URL or, in asynchronous frameworks, a store."""
@@ -120,6 +130,7 @@ class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Reject arguments that cannot be meant."""
         if isinstance(self.pins, str):
             raise UsageError(f"pins={self.pins!r} is not a list; pass pins=[{self.pins!r}]")
+        msgspec.structs.force_setattr(self, "pins", tuple(self.pins))
         if isinstance(self.budget, int):
             Budget.of(self.budget)
         elif not isinstance(self.budget, Budget | None):  # type: ignore[reportUnnecessaryIsInstance]
@@ -291,7 +302,7 @@ class LiveConversation(Generic[Item]):
             budget=budget,
             policy=policy,
             counter=counter,
-            pins=self._options.pins,
+            pins=tuple(self._options.pins),
             manual_thinking=self._wire.manual_thinking(request.body),
             fixed=self._system_tokens(frame, counter),
         )

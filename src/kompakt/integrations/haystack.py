@@ -152,7 +152,7 @@ class KompaktCompactor(Compactor):
         self._options = AdapterOptions(
             budget=budget,
             policy=policy,
-            pins=tuple(pins),
+            pins=pins,
             store=store,
             recall=recall,
             on_compaction=on_compaction,

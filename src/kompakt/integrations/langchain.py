@@ -7,14 +7,12 @@ more.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Unpack, cast
 
-from kompakt.engine.admission import AdmissionSettings
-from kompakt.engine.compaction.policies import AnyPolicy
-from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.integrations.conversation import (
+    AdapterArguments,
     AdapterOptions,
     Conversations,
     Converter,
@@ -22,7 +20,6 @@ from kompakt.integrations.conversation import (
     RequestFrame,
     missing,
 )
-from kompakt.model.budget import Budget
 from kompakt.model.messages import JsonObject
 from kompakt.session.store import Store
 
@@ -66,25 +63,13 @@ class KompaktMiddleware(AgentMiddleware[Any, Any]):
     def __init__(
         self,
         *,
-        budget: int | Budget | None = None,
-        policy: AnyPolicy = "default",
-        pins: Iterable[str] = (),
         store: Store | str | None = None,
         recall: bool = True,
-        on_compaction: Callable[[Report], None] | None = None,
-        admission: AdmissionSettings | str | None = None,
+        **options: Unpack[AdapterArguments],
     ) -> None:
         super().__init__()
-        options = AdapterOptions(
-            budget=budget,
-            policy=policy,
-            pins=tuple(pins),
-            store=store,
-            recall=recall,
-            on_compaction=on_compaction,
-            admission=admission,
-        )
-        self._conversations = Conversations(_ChatConverter(), options)
+        chosen = AdapterOptions(store=store, recall=recall, **options)
+        self._conversations = Conversations(_ChatConverter(), chosen)
         self.tools = [self._recall_tool()] if recall else []
 
     def _recall_tool(self) -> Any:
@@ -121,28 +106,16 @@ class KompaktMiddleware(AgentMiddleware[Any, Any]):
 
 def pre_model_hook(
     *,
-    budget: int | Budget | None = None,
-    policy: AnyPolicy = "default",
-    pins: Iterable[str] = (),
     store: Store | str | None = None,
-    on_compaction: Callable[[Report], None] | None = None,
-    admission: AdmissionSettings | str | None = None,
+    **options: Unpack[AdapterArguments],
 ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Return a function for ``create_react_agent(pre_model_hook=…)`` or for a node before the model.
 
     It returns ``llm_input_messages`` and leaves ``messages`` as they are. ``budget`` must leave room for system prompt
     and tools: the hook does not see them.
     """
-    options = AdapterOptions(
-        budget=budget,
-        policy=policy,
-        pins=tuple(pins),
-        store=store,
-        recall=False,
-        on_compaction=on_compaction,
-        admission=admission,
-    )
-    conversations = Conversations(_ChatConverter(), options)
+    chosen = AdapterOptions(store=store, recall=False, **options)
+    conversations = Conversations(_ChatConverter(), chosen)
 
     def compacted(state: Mapping[str, Any]) -> dict[str, Any]:
         messages: Sequence[AnyMessage] = state["messages"]

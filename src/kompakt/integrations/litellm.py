@@ -6,15 +6,18 @@ It runs after the router has chosen a deployment, so the budget is that of the m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
-from kompakt.engine.admission import AdmissionSettings
-from kompakt.engine.compaction.policies import AnyPolicy
-from kompakt.engine.compaction.report import Report
-from kompakt.integrations.conversation import AdapterOptions, Conversations, RequestFrame, WireConverter, missing
-from kompakt.model.budget import Budget
+from kompakt.integrations.conversation import (
+    AdapterArguments,
+    AdapterOptions,
+    Conversations,
+    RequestFrame,
+    WireConverter,
+    missing,
+)
 from kompakt.model.json import encode
 from kompakt.model.messages import JsonObject
 from kompakt.session.store import Store
@@ -47,26 +50,12 @@ class KompaktLogger(CustomLogger):
     def __init__(
         self,
         *,
-        budget: int | Budget | None = None,
-        policy: AnyPolicy = "default",
-        pins: Iterable[str] = (),
         store: Store | str | None = None,
-        on_compaction: Callable[[Report], None] | None = None,
-        admission: AdmissionSettings | str | None = None,
+        **options: Unpack[AdapterArguments],
     ) -> None:
         super().__init__()
-        options = AdapterOptions(
-            budget=budget,
-            policy=policy,
-            pins=tuple(pins),
-            store=store,
-            recall=False,
-            on_compaction=on_compaction,
-            admission=admission,
-        )
-        self._conversations = {
-            format: Conversations(WireConverter(format), options) for format in set(FORMATS.values())
-        }
+        chosen = AdapterOptions(store=store, recall=False, **options)
+        self._conversations = {format: Conversations(WireConverter(format), chosen) for format in set(FORMATS.values())}
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> dict[str, Any] | None:
         """Replace the messages of a request by their compacted view."""

@@ -6,17 +6,15 @@ inside the window. The wrapper sees every request. Memory and turn stay whole.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from hashlib import sha256
 from itertools import chain
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
-from kompakt.engine.admission import AdmissionSettings
-from kompakt.engine.compaction.policies import AnyPolicy
-from kompakt.engine.compaction.report import Report
 from kompakt.integrations.conversation import (
+    AdapterArguments,
     AdapterOptions,
     Conversations,
     Converter,
@@ -24,7 +22,6 @@ from kompakt.integrations.conversation import (
     RequestFrame,
     missing,
 )
-from kompakt.model.budget import Budget
 from kompakt.model.json import encode
 from kompakt.model.messages import JsonObject
 
@@ -118,24 +115,12 @@ class KompaktLLM(FunctionCallingLLM):
         self,
         llm: FunctionCallingLLM,
         *,
-        budget: int | Budget | None = None,
-        policy: AnyPolicy = "default",
-        pins: Iterable[str] = (),
         store: str | None = None,
-        on_compaction: Callable[[Report], None] | None = None,
-        admission: AdmissionSettings | str | None = None,
+        **options: Unpack[AdapterArguments],
     ) -> None:
         super().__init__(callback_manager=llm.callback_manager, system_prompt=llm.system_prompt)
-        options = AdapterOptions(
-            budget=budget,
-            policy=policy,
-            pins=tuple(pins),
-            store=store,
-            recall=False,
-            on_compaction=on_compaction,
-            admission=admission,
-        )
-        self._llm, self._conversations = llm, Conversations(_BlockConverter(), options)
+        chosen = AdapterOptions(store=store, recall=False, **options)
+        self._llm, self._conversations = llm, Conversations(_BlockConverter(), chosen)
 
     @classmethod
     def class_name(cls) -> str:

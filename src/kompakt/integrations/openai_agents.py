@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Unpack, cast
 from uuid import uuid4
 from weakref import ref
 
 from kompakt.agent.recall.rounds import query_of
-from kompakt.engine.admission import AdmissionSettings
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME, TOOL_SCHEMA
 from kompakt.integrations.conversation import (
+    AdapterArguments,
     AdapterOptions,
     Conversations,
     LiveConversation,
@@ -118,30 +118,16 @@ def _definition(tool: FunctionTool) -> JsonObject:
 
 def input_filter(
     *,
-    budget: int | Budget | None = None,
-    policy: AnyPolicy = "default",
-    pins: Iterable[str] = (),
     store: Store | str | None = None,
     recall: bool = True,
-    on_compaction: Callable[[Report], None] | None = None,
-    admission: AdmissionSettings | str | None = None,
+    **options: Unpack[AdapterArguments],
 ) -> InputFilter:
     """Return a filter for ``RunConfig(call_model_input_filter=…)``.
 
     ``budget`` is a number of tokens or a ``Budget``; by default it is the window of the agent's model. ``pins`` are
     texts that must be kept verbatim. ``store`` gets the whole conversation at each compaction.
     """
-    return InputFilter(
-        AdapterOptions(
-            budget=budget,
-            policy=policy,
-            pins=tuple(pins),
-            store=store,
-            recall=recall,
-            on_compaction=on_compaction,
-            admission=admission,
-        )
-    )
+    return InputFilter(AdapterOptions(store=store, recall=recall, **options))
 
 
 class KompaktSession:
@@ -170,7 +156,7 @@ class KompaktSession:
         options = AdapterOptions(
             budget=budget,
             policy=policy,
-            pins=tuple(pins),
+            pins=pins,
             store=store,
             recall=recall,
             on_compaction=on_compaction,

@@ -7,15 +7,13 @@ too long is shortened and attempted once more.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
-from kompakt.engine.admission import AdmissionSettings
-from kompakt.engine.compaction.policies import AnyPolicy
-from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.errors import Overflowed
 from kompakt.integrations.conversation import (
+    AdapterArguments,
     AdapterOptions,
     Conversations,
     Converter,
@@ -24,7 +22,6 @@ from kompakt.integrations.conversation import (
     missing,
     overflow_of,
 )
-from kompakt.model.budget import Budget
 from kompakt.model.lru import Lru
 from kompakt.model.messages import JsonObject
 from kompakt.session.store import Store
@@ -166,23 +163,11 @@ class Kompakt(AbstractCapability[Any]):
     def __init__(
         self,
         *,
-        budget: int | Budget | None = None,
-        policy: AnyPolicy = "default",
-        pins: Iterable[str] = (),
         store: Store | str | None = None,
         recall: bool = True,
-        on_compaction: Callable[[Report], None] | None = None,
-        admission: AdmissionSettings | str | None = None,
+        **options: Unpack[AdapterArguments],
     ) -> None:
-        self._options = AdapterOptions(
-            budget=budget,
-            policy=policy,
-            pins=tuple(pins),
-            store=store,
-            recall=recall,
-            on_compaction=on_compaction,
-            admission=admission,
-        )
+        self._options = AdapterOptions(store=store, recall=recall, **options)
         self._conversations = Conversations(_PartConverter(), self._options)
         self._given: Lru[str, list[ModelMessage]] = Lru(MAX_PENDING)
         """The whole messages of the request in flight, by run: a second attempt starts from them."""

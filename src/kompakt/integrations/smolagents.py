@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from uuid import uuid4
 
 import msgspec
 
-from kompakt.engine.admission import AdmissionSettings
-from kompakt.engine.compaction.policies import AnyPolicy
-from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.errors import UsageError
-from kompakt.integrations.conversation import AdapterOptions, Conversations, Converter, RequestFrame, missing
-from kompakt.model.budget import Budget
+from kompakt.integrations.conversation import (
+    AdapterArguments,
+    AdapterOptions,
+    Conversations,
+    Converter,
+    RequestFrame,
+    missing,
+)
 from kompakt.model.messages import JsonObject
 
 try:
@@ -159,13 +162,9 @@ def _frame(agent: MultiStepAgent) -> RequestFrame:
 def keep_inside_window(
     agent: Agent,
     *,
-    budget: int | Budget | None = None,
-    policy: AnyPolicy = "default",
-    pins: Iterable[str] = (),
     store: str | None = None,
     recall: bool = True,
-    on_compaction: Callable[[Report], None] | None = None,
-    admission: AdmissionSettings | str | None = None,
+    **options: Unpack[AdapterArguments],
 ) -> Agent:
     """Keep the requests of an agent inside the context window; return the agent.
 
@@ -173,18 +172,10 @@ def keep_inside_window(
     must be kept verbatim. ``store`` is the URL of a store that gets the whole conversation at each compaction. The
     agent gets a ``recall`` tool, which searches what left the context, unless ``recall=False``.
     """
-    options = AdapterOptions(
-        budget=budget,
-        policy=policy,
-        pins=tuple(pins),
-        store=store,
-        recall=recall,
-        on_compaction=on_compaction,
-        admission=admission,
-    )
+    chosen = AdapterOptions(store=store, recall=recall, **options)
     if recall and TOOL_NAME in agent.tools:
         raise UsageError(f"the agent has a tool {TOOL_NAME!r} of its own; pass recall=False")
-    view = _MemoryView(agent, options)
+    view = _MemoryView(agent, chosen)
     agent.write_memory_to_messages = view.write
     if recall:
         agent.tools[TOOL_NAME] = _RecallTool(view.recall)

@@ -6,17 +6,14 @@ whole conversation: it is saved before each rewrite. Messages of Strands have th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any, Unpack, cast
 from uuid import uuid4
 from weakref import ref
 
-from kompakt.engine.admission import AdmissionSettings
-from kompakt.engine.compaction.policies import AnyPolicy
-from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.errors import DoesNotFit, Overflowed
 from kompakt.integrations.conversation import (
+    AdapterArguments,
     AdapterOptions,
     Conversations,
     RequestFrame,
@@ -24,7 +21,6 @@ from kompakt.integrations.conversation import (
     missing,
     overflow_of,
 )
-from kompakt.model.budget import Budget
 from kompakt.model.messages import JsonObject
 from kompakt.wire.overflow import Overflow
 
@@ -56,24 +52,12 @@ class KompaktConversationManager(ConversationManager):
     def __init__(
         self,
         *,
-        budget: int | Budget | None = None,
-        policy: AnyPolicy = "default",
-        pins: Iterable[str] = (),
         store: str | None = None,
         recall: bool = True,
-        on_compaction: Callable[[Report], None] | None = None,
-        admission: AdmissionSettings | str | None = None,
+        **options: Unpack[AdapterArguments],
     ) -> None:
         super().__init__()
-        self._options = AdapterOptions(
-            budget=budget,
-            policy=policy,
-            pins=tuple(pins),
-            store=store,
-            recall=recall,
-            on_compaction=on_compaction,
-            admission=admission,
-        )
+        self._options = AdapterOptions(store=store, recall=recall, **options)
         self._conversations = Conversations(WireConverter("bedrock"), self._options)
         self._key, self._restored = "", ""
         """Names of the conversation, and of the one that a restored agent continues."""
