@@ -346,14 +346,9 @@ class TestRecord:
         assert asyncio.run(children()) == (f"{MAIN}/agent-a1",)
 
     def test_the_current_session_of_a_folder_is_noted(self, host: Host) -> None:
-        """Also for folders inside it; another folder has none."""
         host.call("SessionStart", source="startup")
-        inside = host.folder / "src" / "deep"
-        inside.mkdir(parents=True)
-        for folder in (host.folder, inside):
-            note = places.current_session(str(folder))
-            assert note is not None and note["session"] == MAIN
-        assert places.current_session("/") is None
+        assert [note["session"] for note in places.noted_sessions(str(host.folder))] == [MAIN]
+        assert places.noted_sessions("/") == []
 
     @pytest.mark.parametrize(
         "url", ["postgresql://me:hunter2@127.0.0.1:1/x", "postgresql://127.0.0.1:1/x?user=me&password=hunter2"]
@@ -362,8 +357,7 @@ class TestRecord:
         """The URL of a store may contain one."""
         host.environment["KOMPAKT_STORE"] = url
         host.call("SessionStart", source="startup")
-        note = places.current_session(str(host.folder))
-        assert note is not None and note["store"] is None
+        assert [note["store"] for note in places.noted_sessions(str(host.folder))] == [None]
         written = [path.read_text() for path in (host.folder / "state").rglob("*") if path.is_file()]
         assert not any("hunter2" in text for text in written)
 

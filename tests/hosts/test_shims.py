@@ -80,8 +80,8 @@ class TestOpencode:
         """So that the MCP server finds it; other sessions of the database are left alone."""
         response = shims.answer("opencode", "SessionStart", given())
         assert response.text == "" and response.after is not None
-        note = places.current_session("/r")
-        assert note is not None and note["session"] == "opencode/ses_1"
+        [note] = places.noted_sessions("/r")
+        assert note["session"] == "opencode/ses_1"
         history = kompakt.load(str(note["transcript"])).payload
         assert len(history) == 15 and "Another task." not in str(history)
         shims.answer("opencode", "Stop", given()).after()  # type: ignore[misc]
@@ -155,7 +155,7 @@ class TestPi:
     def test_a_session_is_noted_before_its_file_exists(self, pi: dict[str, Any], tmp_path: Path) -> None:
         """pi writes the file with the first answer."""
         response = shims.answer("pi", "SessionStart", {**pi, "transcript_path": str(tmp_path / "later.jsonl")})
-        assert response.after is None and places.current_session("/r") is not None
+        assert response.after is None and places.noted_sessions("/r")
 
 
 class TestFiles:

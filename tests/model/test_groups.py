@@ -15,9 +15,7 @@ from kompakt.model.groups import (
     Grouping,
     groups,
     is_request,
-    pages,
     pair,
-    round_cuts,
     rounds,
     safe_cuts,
     sides,
@@ -246,29 +244,17 @@ class TestCuts:
         ]
         assert safe_cuts(history) == safe
         assert set(turn_cuts(history)) <= set(safe)
-        assert set(round_cuts(history)) <= set(safe)
 
-    @given(malformed, st.integers(0, 16), st.booleans())
-    def test_a_split_keeps_at_least_the_tail(self, history: list[Message], keep: int, inside: bool) -> None:
-        """C1, C2: the tail may be longer than requested, never shorter; it starts a turn, or inside one a round."""
-        at = split_at(history, min_keep_tail=keep, inside_turn=inside)
+    @given(malformed, st.integers(0, 16))
+    def test_a_split_keeps_at_least_the_tail(self, history: list[Message], keep: int) -> None:
+        """C1, C2: the tail may be longer than requested, never shorter; it starts a turn."""
+        at = split_at(history, min_keep_tail=keep)
         head, tail = sides(history, at)
         assert [*head, *tail] == history
         assert len(tail) >= min(keep, len(history))
         assert at in safe_cuts(history)
-        if at and not inside:
+        if at:
             assert is_request(tail[0])
-        elif at:
-            assert is_request(tail[0]) or tail[0].role == "assistant"
-
-    @given(malformed, st.integers(1, 8))
-    def test_pages_hold_everything(self, history: list[Message], size: int) -> None:
-        """C3, C5: pages join to the history, and none ends inside a group."""
-        found = list(pages(history, size=size))
-        assert list(chain.from_iterable(found)) == history
-        ends = {sum(map(len, found[:n])) for n in range(len(found) + 1)}
-        assert ends <= set(safe_cuts(history)) | {0}
-        assert all(found)
 
     def test_a_split_walks_left_to_a_turn(self) -> None:
         """C1: from the naive cut to the user message before it."""
@@ -278,17 +264,9 @@ class TestCuts:
         """C1: there is nothing to cut in a single turn."""
         assert split_at(CHAT[:4], min_keep_tail=1) == 0
 
-    def test_inside_a_turn_only_rounds_are_split(self) -> None:
-        """C2: each call stays with its results."""
-        turn = CHAT[4:]
-        assert [split_at(turn, min_keep_tail=keep, inside_turn=True) for keep in (1, 2, 3, 4, 5)] == [4, 1, 1, 1, 0]
-
-    def test_invalid_numbers_are_rejected(self) -> None:
-        """A negative tail and an empty page are mistakes of the caller."""
+    def test_a_negative_tail_is_rejected(self) -> None:
         with pytest.raises(UsageError, match="min_keep_tail=-1"):
             split_at(CHAT, min_keep_tail=-1)
-        with pytest.raises(UsageError, match="size=0"):
-            list(pages(CHAT, size=0))
 
     def test_the_front_door_splits_wire_messages(self) -> None:
         """The caller gets the very objects that were put in, on the side they belong to."""

@@ -166,11 +166,8 @@ def open_history(file: str, format: str | None, session: str | None = None) -> t
 def problems_of(loaded: Loaded, *, strict: bool = False) -> list[Problem]:
     """Return the problems of a file: those of its history and, for a transcript, those of its lines."""
     transcript = loaded.transcript
-    if transcript is None:
-        return check(loaded.payload, strict=strict)
-    found = check(loaded.payload, strict=strict, resting=True)
-    located = [Problem(one.code, transcript.located(one.path), one.message, one.repairable) for one in found]
-    return [*transcript.problems, *located]
+    found = check(loaded.payload, strict=strict, resting=transcript is not None)
+    return found if transcript is None else transcript.with_problems(found)
 
 
 def check_out(loaded: Loaded, file: str, out: str | None) -> None:

@@ -32,8 +32,6 @@ class Question(msgspec.Struct, frozen=True):
     messages: tuple[int, ...] = ()
     """The same turns as message indexes in the body."""
     category: str = ""
-    trap: str | None = None
-    """A plausible wrong answer."""
 
 
 class RecordedSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +129,6 @@ class _Turn(msgspec.Struct, frozen=True):
 class _QuestionRecord(msgspec.Struct, frozen=True):
     question: str
     answer: str | int | float | None = None
-    adversarial_answer: str | int | float | None = None
     evidence: list[str] | None = None
     category: str | int | None = None
 
@@ -203,7 +200,6 @@ def _question(record: _QuestionRecord, places: dict[str, int]) -> Question:
         evidence=tuple(evidence),
         messages=tuple(sorted({places[name] for name in evidence if name in places})),
         category="" if record.category is None else str(record.category),
-        trap=None if record.adversarial_answer is None else str(record.adversarial_answer),
     )
 
 

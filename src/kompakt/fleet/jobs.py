@@ -28,7 +28,6 @@ from kompakt.model.messages import History, Json, JsonObject
 from kompakt.session.store import Store
 from kompakt.wire.registry import WIRES
 from kompakt.wire.transcripts import Transcript
-from kompakt.wire.wire import Problem
 
 EVALUATED_SHARE = 0.70
 """``evaluate`` compacts this share of a session's tokens. The rest shows what the agent needed later."""
@@ -259,7 +258,9 @@ class JobRunner:
         return case
 
     def _check(self, session: FleetSession, variant: Variant, blank: FleetRow) -> Iterator[FleetRow]:
-        problems = [str(problem) for problem in problems_of(session, strict=self.settings.strict)]
+        transcript = session.transcript
+        found = api.check(session.history, strict=self.settings.strict, resting=transcript is not None)
+        problems = [str(problem) for problem in (found if transcript is None else transcript.with_problems(found))]
         total = api.count(session.history, model=self.settings.model).total
         yield msgspec.structs.replace(
             blank,
@@ -344,16 +345,6 @@ def sendable(session: FleetSession) -> History:
         return session.history
     repaired = api.repair(session.history, resting=True)
     return api.parse(repaired.payload, session.history.format) if repaired.changes else session.history
-
-
-def problems_of(session: FleetSession, *, strict: bool) -> list[Problem]:
-    """Return the problems of a session: those of its history and, for a transcript, those of its file."""
-    transcript = session.transcript
-    found = api.check(session.history, strict=strict, resting=transcript is not None)
-    if transcript is None:
-        return found
-    located = [Problem(one.code, transcript.located(one.path), one.message, one.repairable) for one in found]
-    return [*transcript.problems, *located]
 
 
 def recorded(session: FleetSession, model: str | None) -> RecordedSession:

@@ -12,7 +12,7 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Literal, cast
@@ -191,13 +191,12 @@ def _lines(path: Path, source: str) -> Iterator[FleetItem]:
             offset += len(line)
 
 
-def items_stored(selection: StoreSelection, report: Callable[[str], None] | None = None) -> list[FleetItem]:
+def items_stored(selection: StoreSelection) -> list[FleetItem]:
     """List the selected sessions of a store, sorted by id.
 
     Raises:
         UsageError: the store is in memory, or no session is selected.
     """
-    del report
     if selection.url.lower().startswith("memory"):
         raise UsageError("the workers of a fleet job cannot see a store in memory; use SQLite, PostgreSQL or Redis")
     path = selection.url.removeprefix("sqlite:///")

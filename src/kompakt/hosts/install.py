@@ -370,11 +370,6 @@ def undo(plan: HostPlan, changes: Sequence[PlannedChange]) -> None:
     path.unlink(missing_ok=True)
 
 
-def is_installed(plan: HostPlan) -> bool:
-    """Return whether all files have the entries of kompakt."""
-    return not any(change.is_change for change in plan_install(plan))
-
-
 # --- files -----------------------------------------------------------------------------------------------------------
 
 

@@ -142,23 +142,6 @@ def noted_sessions(folder: str) -> list[dict[str, object]]:
     return notes
 
 
-def current_session(folder: str | None = None) -> dict[str, object] | None:
-    """Return the note on the newest session of a folder or of the nearest folder above it.
-
-    Its keys: ``agent``, ``session`` and ``outputs`` (ids in the store), ``folder``, ``transcript``, ``store`` (its URL,
-    unless it has a password) and ``time``.
-    """
-    at = os.path.realpath(folder or os.getcwd())
-    while True:
-        found = noted_sessions(at)
-        if found:
-            return found[0]
-        above = os.path.dirname(at)
-        if above == at:
-            return None
-        at = above
-
-
 def _note_file(folder: str, session: str) -> str:
     return os.path.join(_note_folder(folder), f"{_hashed(session)}.json")
 

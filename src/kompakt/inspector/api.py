@@ -6,7 +6,7 @@ serves it: ``kompakt inspect`` checks a token, the gateway its keys and tenants.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -73,9 +73,6 @@ class Admission(Protocol):
             InspectorError: the request is refused.
         """
         ...
-
-
-Handler = Callable[[Request, Inspection, Sequence[str]], Awaitable[Response]]
 
 
 class InspectorApi:

@@ -488,20 +488,15 @@ def turn_cuts(messages: Sequence[Message]) -> list[int]:
     return sorted({0}.union(turn_starts(messages)).intersection(safe_cuts(messages)))
 
 
-def round_cuts(messages: Sequence[Message]) -> list[int]:
-    """Return the safe cuts at which a round starts, where a single turn may be divided."""
-    return sorted({0}.union(one.start for one in rounds(messages)).intersection(safe_cuts(messages)))
-
-
 def cut_before(cuts: Sequence[int], position: int) -> int:
     """Return the last cut that is not after ``position``."""
     return max((cut for cut in cuts if cut <= position), default=0)
 
 
-def split_at(messages: Sequence[Message], *, min_keep_tail: int, inside_turn: bool = False) -> int:
+def split_at(messages: Sequence[Message], *, min_keep_tail: int) -> int:
     """Return where to split so that the tail has at least ``min_keep_tail`` messages and starts a turn.
 
-    A single turn gives 0, an empty head; with ``inside_turn`` it is split where a round starts.
+    A single turn gives 0, an empty head.
 
     Raises:
         UsageError: ``min_keep_tail`` is negative.
@@ -511,23 +506,7 @@ def split_at(messages: Sequence[Message], *, min_keep_tail: int, inside_turn: bo
     latest = len(messages) - min_keep_tail
     if latest <= 0:
         return 0
-    at = cut_before(turn_cuts(messages), latest)
-    return at if at or not inside_turn else cut_before(round_cuts(messages), latest)
-
-
-def pages(messages: Sequence[Message], *, size: int) -> Iterator[Sequence[Message]]:
-    """Yield the whole history in slices of about ``size`` messages, none of which ends inside a group.
-
-    Raises:
-        UsageError: ``size`` is less than one.
-    """
-    if size < 1:
-        raise UsageError(f"size={size!r} is no page size; give at least 1")
-    cuts, start = safe_cuts(messages), 0
-    while start < len(messages):
-        end = page_end(cuts, start, size=size)
-        yield messages[start:end]
-        start = end
+    return cut_before(turn_cuts(messages), latest)
 
 
 def sides(messages: Sequence[Message], at: int) -> tuple[Sequence[Message], Sequence[Message]]:

@@ -328,25 +328,6 @@ def truncated(sent: int, usage: Usage, *, window: int | None = None) -> bool:
     return usage.prompt < sent * (TRUNCATED_AT_WINDOW if filled else TRUNCATED_SHARE)
 
 
-def silent(
-    usage: Usage, *, sent: int | None = None, window: int | None = None, stop: str | None = None
-) -> Overflow | None:
-    """Return the overflow of an answer that reports no error; ``None`` if there is none."""
-    limit = window or None
-    counts = {"limit": limit, "actual": usage.prompt}
-    if (stop or "").lower() in CODES:
-        return _overflow("stop reason", numbers=counts, message=f"stopped with {stop!r}")
-    if limit and usage.prompt > limit:
-        return _overflow("usage", numbers=counts, message=f"{usage.prompt} prompt tokens in a window of {limit}")
-    cut = (stop or "").lower() in {"length", "max_tokens"} and usage.output == 0
-    if limit and cut and usage.prompt >= NEARLY_FULL * limit:
-        return _overflow("empty answer", numbers=counts, message=f"stopped with {stop!r} before the first token")
-    if sent is not None and truncated(sent, usage, window=limit):
-        numbers = {**counts, "over": sent - usage.prompt}
-        return _overflow("truncated", numbers=numbers, message=f"about {sent} tokens sent, {usage.prompt} counted")
-    return None
-
-
 def _from_code(code: str, evidence: _Evidence) -> Overflow:
     found = _match(evidence.texts)
     numbers: dict[str, int | None] = dict(_numbers(found[1])) if found else {}

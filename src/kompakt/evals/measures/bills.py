@@ -69,12 +69,12 @@ class Bill(msgspec.Struct):
         return self.reads / max(1, self.reads + self.writes)
 
 
-def measure_bills(recording: Recording, policy: str, prices: Prices | None = None) -> Iterator[ResultRow]:
+def measure_bills(recording: Recording, policy: str) -> Iterator[ResultRow]:
     """Price a session: compacted when full, by default, by the economic trigger, and by a plan that knows it all."""
     sent = requests(recording)
     if not sent:
         return
-    budget, prices = _budget(recording.history), prices or Prices()
+    budget, prices = _budget(recording.history), Prices()
     untouched = cost_of_everything(sent, prices)
     found = {
         FULL: replay(recording, sent, policy, budget, prices),

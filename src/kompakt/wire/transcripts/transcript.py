@@ -135,6 +135,11 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
         ]
         return [*found, *self.faults]
 
+    def with_problems(self, found: Iterable[Problem]) -> list[Problem]:
+        """Return the problems of the file and those of its history, each with the line that it comes from."""
+        located = (Problem(one.code, self.located(one.path), one.message, one.repairable) for one in found)
+        return [*self.problems, *located]
+
     def located(self, path: str) -> str:
         """Prefix a path in the body with the line that it comes from, where the file has lines."""
         found = _PLACE.match(path)

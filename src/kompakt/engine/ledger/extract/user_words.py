@@ -191,11 +191,3 @@ def user_message(text: str) -> str:
 
 def _folded(text: str) -> str:
     return harmless(" ".join(filter(None, map(str.strip, text.split("\n")))))
-
-
-def question(text: str) -> str | None:
-    """Return the question that an answer ends with."""
-    last = text.rstrip().rsplit("\n", 1)[-1].strip()
-    if not last.endswith("?"):
-        return None
-    return _SENTENCE.split(last)[-1]
