@@ -143,7 +143,8 @@ class TestView:
 
     def test_pins_must_be_a_list(self) -> None:
         with pytest.raises(kompakt.UsageError, match="not a list"):
-            AdapterOptions(pins="one")  # type: ignore[arg-type]
+            AdapterOptions(pins="one")
+        assert AdapterOptions(pins=iter(["one"])).pins == ("one",)
 
     def test_an_invalid_history_is_repaired_when_it_is_compacted(self) -> None:
         given = history(30)
