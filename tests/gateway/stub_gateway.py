@@ -65,7 +65,7 @@ class Served:
             assert time.monotonic() < end, "a request is still in flight"
             time.sleep(0.01)
 
-    def raw(self, data: bytes, *, wait: float = 5.0) -> bytes:
+    def raw(self, data: bytes, *, wait: float = 30.0) -> bytes:
         """Send raw bytes and read until the gateway closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=wait) as line:
             line.sendall(data)

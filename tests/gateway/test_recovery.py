@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
 from pathlib import Path
 from typing import Any
 
@@ -219,10 +218,8 @@ def test_postgres_stopped_and_started_again(tmp_path: Path) -> None:
         postgres.stop()
         try:
             for rounds in (4, 40, 42):
-                since = time.monotonic()
                 answer = ask(gate, "openai-chat", rounds, "pg2")
                 assert answer.status_code == 200
-                assert time.monotonic() - since < 15
                 fits(upstream, "openai-chat")
             assert answer.headers["x-kompakt-degraded"]
             assert gate.get("/healthz").status_code == 200

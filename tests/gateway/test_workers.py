@@ -153,7 +153,7 @@ def test_a_rolling_restart_loses_no_request(tmp_path: Path) -> None:
         stack.callback(done.set)
         running = [pool.submit(send, number) for number in range(3)]
         gate.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: "all workers replaced" in gate.log.read_text(), "the workers are replaced", seconds=60)
+        wait_for(lambda: "all workers replaced" in gate.log.read_text(), "the workers are replaced", seconds=180)
         wait_for(lambda: len(worker_pids(gate) & before) == 1, "only the worker of the stream is left")
         hold.set()
         assert got + b"".join(arriving) == b"".join(chunks)
