@@ -165,8 +165,19 @@ class StandIn:
         )
 
     async def step(self, id: str, n: int) -> StepRequest:
+        last = len(self.rows) // 2
+        if not 1 <= n <= last + 1:
+            raise UsageError(f"there is no step {n}")
         return StepRequest(
-            step=n, seq=2 * n, total=100, tokens={"user": 100}, cached=0, rows=self.rows[:4], body="{}", body_chars=2
+            step=n,
+            seq=2 * n,
+            total=100,
+            tokens={"user": 100},
+            cached=50,
+            rows=self.rows[:4],
+            answer=self.rows[-1:] if n <= last else (),
+            body='{"model": "m"}',
+            body_chars=14,
         )
 
     async def context(self, id: str) -> ContextView:

@@ -14,7 +14,8 @@ import httpx
 import jsonschema
 import msgspec
 import pytest
-from tests.view.sessions import body, claude_code, compacted, stored
+from tests.contract.backends import Place
+from tests.view.sessions import body, claude_code, compacted, filled
 
 from kompakt.inspector.access import TokenAccess
 from kompakt.inspector.server import create_app
@@ -33,9 +34,19 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return run(stored(tmp_path_factory.mktemp("store") / "s.db"))
+SERVERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("postgres", "redis")]
+
+
+@pytest.fixture(scope="module", params=["sqlite", *SERVERS])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store that tests only read."""
+    return run(filled(Place(request.param, tmp_path_factory.mktemp("store")).url))
+
+
+@pytest.fixture(params=["sqlite", *SERVERS])
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store of its own for a test that writes."""
+    return Place(request.param, tmp_path).url
 
 
 @asynccontextmanager
@@ -92,14 +103,13 @@ class TestValues:
 
         run(work())
 
-    def test_a_session_id_may_have_any_characters(self, tmp_path: Path) -> None:
+    def test_a_session_id_may_have_any_characters(self, empty: str) -> None:
         async def work() -> None:
             ids = ["a/b", "../x", "growth", "a b?c#d", "é%2F", "\u202e<script>alert(1)</script>", "a'\"b", "\x00"]
-            url = f"sqlite:///{tmp_path / 's.db'}"
-            async with await open_store(url) as opened:
+            async with await open_store(empty) as opened:
                 for id in ids:
                     await (await opened.session(id)).save(body(1))
-            async with client(url) as (http, _):
+            async with client(empty) as (http, _):
                 for id in ids:
                     found = await http.get(f"/inspect/api/sessions/{quote(id, safe='')}/messages")
                     assert found.status_code == 200, (id, found.text)
@@ -288,9 +298,9 @@ class TestActions:
 
         run(work())
 
-    def test_need_a_confirmation(self, tmp_path: Path) -> None:
+    def test_need_a_confirmation(self, empty: str) -> None:
         async def work() -> None:
-            async with client(await stored(tmp_path / "s.db"), write=True) as (http, inspection):
+            async with client(await filled(empty), write=True) as (http, inspection):
                 before = await inspection.version("work")
                 found = await self._act(http, action="delete", confirm=False)
                 assert found.status_code == 400 and "confirm" in found.json()["error"]["message"]
@@ -298,9 +308,9 @@ class TestActions:
 
         run(work())
 
-    def test_change_the_session_and_report_what_they_did(self, tmp_path: Path) -> None:
+    def test_change_the_session_and_report_what_they_did(self, empty: str) -> None:
         async def work() -> None:
-            async with client(await stored(tmp_path / "s.db"), write=True) as (http, inspection):
+            async with client(await filled(empty), write=True) as (http, inspection):
                 full = (await inspection.session("work")).row.tokens or 0
 
                 pinned = (await self._act(http, action="pin", seq=2)).json()
@@ -342,9 +352,9 @@ RESUME_TOKENS = 24
 
 
 class TestEvents:
-    def test_tell_which_session_changed(self, tmp_path: Path) -> None:
+    def test_tell_which_session_changed(self, empty: str) -> None:
         async def work() -> None:
-            url = await stored(tmp_path / "s.db")
+            url = await filled(empty)
             async with await open_inspection(url) as inspection, await open_store(url) as opened:
                 changes = inspection.changes("work", pause=0.01)
                 assert await anext(changes) == []

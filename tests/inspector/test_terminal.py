@@ -23,7 +23,7 @@ from kompakt.inspector.terminal import print_tables
 from kompakt.inspector.terminal.app import InspectorApp, SessionsScreen
 from kompakt.inspector.terminal.cells import block, fullness, line, moment, short, strip
 from kompakt.inspector.terminal.chart import growth_lines
-from kompakt.inspector.terminal.dialogs import ConfirmScreen, EditScreen, HelpScreen, MessageScreen
+from kompakt.inspector.terminal.dialogs import ConfirmScreen, EditScreen, HelpScreen, MessageScreen, RequestScreen
 from kompakt.inspector.terminal.session import SessionScreen
 from kompakt.inspector.terminal.tables import SESSIONS, layout
 from kompakt.inspector.terminal.widgets import GrowthChart, Rows
@@ -46,7 +46,7 @@ class Driver:
     def __init__(self, app: InspectorApp, pilot: Pilot[None]) -> None:
         self.app, self.pilot = app, pilot
         self._notify, app.notify = app.notify, self._note
-        self._notices: list[str] = []
+        self._notices = [one.message for one in app._notifications]  # those of the start
 
     def _note(self, message: str, **options: Any) -> None:
         """Keep a notification: the app forgets it after some seconds, and a busy machine takes longer."""
@@ -240,6 +240,32 @@ class TestSession:
             assert driver.app.screen is screen
 
         drive(work, session="session-0")
+
+    @each_size
+    def test_s_shows_the_request_of_a_step_as_it_was_sent(self, size: tuple[int, int]) -> None:
+        async def work(driver: Driver) -> None:
+            await driver.press("s")
+            screen = driver.app.screen
+            assert isinstance(screen, RequestScreen)
+            assert "request 30 as sent  100 tokens" in driver.text("#about") and "user 100" in driver.text("#about")
+            rows = driver.rows("#sent")
+            assert [row[0] for row in rows] == ["0", "1", "2", "3", "59"] and "message 3" in rows[3][2]
+            assert driver.text("#text") == '{"model": "m"}'
+            for widget in ("#about", "#sent", "#scroll"):
+                region = screen.query_one(widget).region
+                assert region.height > 0 and region.right <= size[0] and region.bottom <= size[1]
+            await driver.press("b")
+            assert "request 29 as sent" in driver.text("#about")
+            await driver.press("n", "n")
+            assert "next request, as it would be sent" in driver.text("#about")
+            await driver.press("n")  # there is no request after it
+            assert "next request" in driver.text("#about") and "there is no step" in driver.notices()[-1]
+            await driver.press("down", "enter")
+            assert isinstance(driver.app.screen, MessageScreen) and "message 1 " in driver.text("#about")
+            await driver.press("escape", "escape")
+            assert isinstance(driver.app.screen, SessionScreen)
+
+        drive(work, size=size, session="session-0")
 
     def test_keys_open_the_tabs_and_escape_goes_back(self) -> None:
         async def work(driver: Driver) -> None:

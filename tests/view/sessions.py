@@ -62,8 +62,12 @@ async def compacted(store: Store, id: str = "work") -> Session:
 
 
 async def stored(path: Path) -> str:
-    """Make a store with two sessions; return its URL."""
-    url = f"sqlite:///{path}"
+    """Make a store with two sessions in a file; return its URL."""
+    return await filled(f"sqlite:///{path}")
+
+
+async def filled(url: str) -> str:
+    """Add two sessions to a store."""
     async with await open_store(url) as store:
         await compacted(store)
         await (await store.session("small")).save(body(3))

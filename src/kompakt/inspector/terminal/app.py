@@ -161,6 +161,7 @@ class InspectorApp(App[None]):
     #window { width: 72; max-width: 95%; height: auto; max-height: 100%; padding: 0 2; background: $panel;
               border: round $primary; }
     #window.large { width: 95%; height: 95%; padding: 0 1; }
+    #sent { height: 1fr; margin-top: 1; }
     #window.large > VerticalScroll { height: 1fr; margin-top: 1; background: $panel; padding: 0; }
     #window > TextArea { height: 16; max-height: 70vh; margin-top: 1; }
     #buttons { height: 3; margin-top: 1; align-horizontal: right; }

@@ -1,4 +1,4 @@
-"""Windows above a screen: help, a question before an action, an editor, and a whole message."""
+"""Windows above a screen: help, a question before an action, an editor, a whole message, and a request as sent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static, TextArea
 
 from kompakt.errors import KompaktError
-from kompakt.inspector.terminal.cells import block, kind_name, line
+from kompakt.inspector.terminal.cells import block, kind_name, line, short
+from kompakt.inspector.terminal.tables import SENT
+from kompakt.inspector.terminal.widgets import Rows
 
 if TYPE_CHECKING:
     from kompakt.view.inspection import Inspection
-    from kompakt.view.values import MessageText
+    from kompakt.view.values import MessageRow, MessageText, StepRequest
 
 HELP = """\
 Everywhere
@@ -32,11 +34,12 @@ In a session
   d        compactions: before and after, what left and why
   t        try another budget or policy; writes nothing
   r        recall, exactly as the model has it
+  s        the request of the step under the cursor, as it was sent
   [ ]      lower or raise the budget by a tenth (in try it)
 
 Actions; only with --write, each after a question
   p        pin the message under the cursor, or unpin it
-  u  U     undo the newest compaction; redo it
+  u  U     undo the newest change; redo it
   k  e     compact now; edit the summary of the shown compaction
   D        delete the session
 """
@@ -170,6 +173,81 @@ class MessageScreen(ModalScreen[None]):
     async def action_dismiss(self, result: None = None) -> None:
         """Close the window."""
         self.dismiss(result)
+
+
+MAX_REQUEST = 20_000
+"""Characters of the body of a request that a window shows; its messages can be opened whole."""
+
+
+class RequestScreen(ModalScreen[None]):
+    """A request as it was sent: its messages, and its body."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "dismiss", "Close"),
+        Binding("n", "step(1)", "Next request"),
+        Binding("b", "step(-1)", "Request before"),
+    ]
+
+    def __init__(self, inspection: Inspection, session: str, step: int) -> None:
+        super().__init__()
+        self._inspection, self._session, self._step = inspection, session, step
+
+    def compose(self) -> ComposeResult:
+        """Show the messages above the body."""
+        with Vertical(id="window", classes="large"):
+            yield Static(Text("loading…"), id="about")
+            yield Rows(SENT, id="sent")
+            with VerticalScroll(id="scroll", can_focus=True):
+                yield Static(id="text")
+
+    def on_mount(self) -> None:
+        """Load the request."""
+        self.query_one("#sent").focus()
+        self.run_worker(self._load(self._step), exclusive=True)
+
+    async def _load(self, step: int) -> None:
+        try:
+            found = await self._inspection.step(self._session, step)
+        except KompaktError as error:
+            self.app.notify(block(str(error)).plain, severity="error", markup=False)
+            if not self.query_one("#sent", Rows).items:
+                self.dismiss(None)
+            return
+        self._step = step
+        self.query_one("#about", Static).update(about_request(found))
+        self.query_one("#sent", Rows).show([*found.rows, *found.answer], cursor=0)
+        body = block(found.body[:MAX_REQUEST])
+        if found.body_chars > MAX_REQUEST:
+            body.append(f"\n… the first {MAX_REQUEST:,} of {found.body_chars:,} characters", "yellow")
+        self.query_one("#text", Static).update(body)
+        self.query_one("#scroll", VerticalScroll).scroll_home(animate=False)
+
+    def on_data_table_row_selected(self) -> None:
+        """Open a message of the request."""
+        row: MessageRow | None = self.query_one("#sent", Rows).current
+        if row is not None:
+            self.app.push_screen(MessageScreen(self._inspection, self._session, row.seq))
+
+    def action_step(self, by: int) -> None:
+        """Show the next request, or the one before."""
+        if self._step + by >= 1:
+            self.run_worker(self._load(self._step + by), exclusive=True)
+
+    async def action_dismiss(self, result: None = None) -> None:
+        """Close the window."""
+        self.dismiss(result)
+
+
+def about_request(found: StepRequest) -> Text:
+    """Say which request is shown, how large it was, and which part the cache had."""
+    name = f"request {found.step:,} as sent" if found.answer else "next request, as it would be sent"
+    text = Text().append(f"{name}  {found.total:,} tokens  ", "bold")
+    text.append(f"{found.cached / max(1, found.total):.0%} from cache  ", "dim")
+    text.append("  ".join(f"{kind_name(kind)} {short(size)}" for kind, size in found.tokens.items() if size), "dim")
+    if found.compaction is not None:
+        text.append("  contains the pivot of ", "dim").append(line(found.compaction, 20).plain, "dim")
+    left_out = f"{found.left_out:,} older messages are not listed   " if found.left_out else ""
+    return text.append(f"\n{left_out}n: next, b: before, enter: whole message, tab: body", "yellow")
 
 
 def about(found: MessageText) -> Text:

@@ -20,7 +20,7 @@ from textual.widgets.tree import TreeNode
 from kompakt.errors import KompaktError
 from kompakt.inspector.terminal.cells import block, fullness, line, part, short, strip
 from kompakt.inspector.terminal.chart import COLORS
-from kompakt.inspector.terminal.dialogs import ConfirmScreen, EditScreen, MessageScreen, about
+from kompakt.inspector.terminal.dialogs import ConfirmScreen, EditScreen, MessageScreen, RequestScreen, about
 from kompakt.inspector.terminal.tables import COMPACTIONS, LARGEST, REMOVED, REPEATED, losses, told
 from kompakt.inspector.terminal.widgets import GrowthChart, Rows
 from kompakt.view.values import InspectorAction
@@ -59,6 +59,7 @@ class SessionScreen(Screen[None]):
         Binding("t", "tab('try')", "Try it"),
         Binding("r", "tab('recall')", "Recall"),
         Binding("slash", "tab('recall')", "Search", show=False, key_display="/"),
+        Binding("s", "request", "Request"),
         Binding("p", "pin", "Pin"),
         Binding("u", "undo", "Undo"),
         Binding("U", "redo", "Redo", show=False),
@@ -76,6 +77,8 @@ class SessionScreen(Screen[None]):
         self.detail: SessionDetail | None = None
         self.compaction: CompactionView | None = None
         self._loaded: set[str] = set()
+        self._steps: dict[int, int] = {}
+        """The step of each message in the tree."""
 
     def compose(self) -> ComposeResult:
         """Lay out the tabs."""
@@ -250,7 +253,7 @@ class SessionScreen(Screen[None]):
         tree: Tree[int | None] = self.query_one("#messages", Tree)
         tree.clear()
         if first.total <= PAGE:
-            _add_steps(tree.root, first.rows)
+            self._steps |= _add_steps(tree.root, first.rows)
             self._show_newest(tree.root)
             return
         for start in range(0, first.total, PAGE):
@@ -269,7 +272,7 @@ class SessionScreen(Screen[None]):
         """Load one page of messages."""
         page = await self._ask(self.inspection.messages(self.session, start=start, limit=PAGE))
         if page is not None and not node.children:
-            _add_steps(node, page.rows)
+            self._steps |= _add_steps(node, page.rows)
             if start + PAGE >= page.total:
                 self._show_newest(node)
 
@@ -301,6 +304,15 @@ class SessionScreen(Screen[None]):
     def open_message(self, seq: int) -> None:
         """Show a whole message in a window."""
         self.app.push_screen(MessageScreen(self.inspection, self.session, seq))
+
+    def action_request(self) -> None:
+        """Show the request of the step under the cursor as it was sent."""
+        node = self.query_one("#messages", Tree).cursor_node
+        step = self._steps.get(_newest(node).data or 0) if node is not None else None
+        if step is None:
+            self._say("choose a step or a message in the tab growth first (g)")
+            return
+        self.app.push_screen(RequestScreen(self.inspection, self.session, max(1, step)))
 
     # --- context -----------------------------------------------------------------------------------------------------
 
@@ -560,8 +572,9 @@ def _newest(node: TreeNode[int | None]) -> TreeNode[int | None]:
     return node
 
 
-def _add_steps(node: TreeNode[int | None], rows: Iterable[MessageRow]) -> None:
-    """Add messages below one branch for each step."""
+def _add_steps(node: TreeNode[int | None], rows: Iterable[MessageRow]) -> dict[int, int]:
+    """Add messages below one branch for each step; return the step of each message."""
+    steps: dict[int, int] = {}
     for step, group in groupby(rows, key=lambda row: row.step):
         found = list(group)
         name = f"step {step:,}" if step else "before the first answer"
@@ -569,6 +582,8 @@ def _add_steps(node: TreeNode[int | None], rows: Iterable[MessageRow]) -> None:
         branch = node.add(label, expand=True)
         for row in found:
             branch.add_leaf(message_label(row), data=row.seq)
+            steps[row.seq] = step
+    return steps
 
 
 def message_label(row: MessageRow) -> Text:

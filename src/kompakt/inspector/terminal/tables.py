@@ -67,6 +67,15 @@ COMPACTIONS: tuple[Column[CompactionStatus], ...] = (
     Column("", 6, lambda row, _: Text("undone" if row.undone else "")),
 )
 
+SENT: tuple[Column[MessageRow], ...] = (
+    Column("#", 6, lambda row, _: number(row.seq)),
+    Column("role", 9, lambda row, width: line(row.role, width)),
+    Column("message", 0, lambda row, width: line(row.title, width)),
+    Column("kind", 12, lambda row, width: line(row.tool or kind_name(row.kind), width), least=70),
+    Column("", 9, lambda row, _: Text("shortened" if row.state == "shortened" else ""), least=60),
+    Column("tokens", 7, lambda row, _: number(row.tokens)),
+)
+
 LARGEST: tuple[Column[MessageRow], ...] = (
     Column("largest", 0, lambda row, width: line(row.title, width)),
     Column("kind", 12, lambda row, width: line(row.tool or kind_name(row.kind), width), least=44),
