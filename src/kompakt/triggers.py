@@ -1,4 +1,4 @@
-"""Triggers and targets under the name that users import them by: when a strategy is due, and how far it comes down."""
+"""Triggers and targets under the name that users import them by: when a strategy is due, and the size it aims for."""
 
 from kompakt.engine.strategies.strategy import (
     Target,

@@ -167,7 +167,7 @@ class TestFiles:
         assert str(tmp_path).encode() not in change.after
 
     def test_without_the_mcp_server_recall_is_not_mentioned(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The plugin registers no server, and the hook program is told; pi has a tool of its own."""
+        """The plugin registers no server, and the hook program knows it; pi has its own tool."""
         monkeypatch.setattr("kompakt.hosts.shim_settings.has_recall", lambda scope: False)
         (change,) = plan_install(shim_settings.opencode_plan())
         assert change.after is not None and b"const MCP = null" in change.after

@@ -142,7 +142,7 @@ class TestOpenAIAgents(AdapterContract):
         made = input_filter(budget=BUDGET, on_compaction=reports.append)
 
         class Reader(ScriptedModel):
-            """Each run has a script of its own, told apart by its input."""
+            """Each run has its own script, chosen by its input."""
 
             def __init__(self) -> None:
                 super().__init__(Script())

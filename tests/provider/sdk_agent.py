@@ -67,7 +67,7 @@ class Driver:
         return genai.Client(api_key="local", vertexai=False, http_options=options)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         for name in ("openai", "anthropic", "genai"):
             if name in self.__dict__:
                 self.__dict__[name].close()

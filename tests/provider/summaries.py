@@ -19,7 +19,7 @@ def asks_for_summary(seen: Seen) -> bool:
 
 
 def good(seen: Seen) -> Answer:
-    """Retell: sentences taken evenly from all that was sent."""
+    """Summarize: sentences taken evenly from all that was sent."""
     notes = NOTE.findall(max(seen.leaves, key=len, default=""))
     kept = notes[:: max(1, len(notes) // NOTES)][:NOTES]
     return Answer(text="Summary of the work so far.\n" + "\n".join(f"- {note.strip()}" for note in kept))

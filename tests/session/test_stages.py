@@ -22,7 +22,7 @@ ROUNDS = 250
 
 
 class _Interrupted(Exception):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 def history() -> list[dict[str, Any]]:

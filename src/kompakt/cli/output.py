@@ -74,7 +74,7 @@ def print_line(label: str, detail: str) -> None:
 
 @contextmanager
 def waiting(what: str, *, when: bool = True) -> Generator[None]:
-    """Show that something is going on whose duration is unknown."""
+    """Show progress of unknown duration."""
     if not when or not sys.stderr.isatty():
         yield
         return

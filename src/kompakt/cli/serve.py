@@ -89,7 +89,7 @@ MakeKey = Annotated[
 
 
 class ServeCommand(TyperCommand):
-    """Lets ``--summarize`` stand without a value, which Typer does not support."""
+    """Allows ``--summarize`` without a value, which Typer does not support."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Complete the arguments before they are parsed."""

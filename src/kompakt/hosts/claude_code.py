@@ -43,7 +43,7 @@ OWN_TOOLS = "kompakt__"
 """Part of the names of our own tools. What was recalled is wanted whole."""
 
 MATCHER = f"{'|'.join(TEXT_FIELDS)}|mcp__(?!{OWN_TOOLS}).*"
-"""Tools whose outputs are looked at."""
+"""Tools whose outputs are read."""
 
 RECORDED = ("Stop", "SubagentStop", "SessionEnd")
 """Events after which the session is recorded and that need no answer."""

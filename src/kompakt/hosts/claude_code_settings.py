@@ -40,7 +40,7 @@ EVENTS = {
     "SubagentStop": 10,
     "SessionEnd": 10,
 }
-"""Events that are hooked, and the seconds after which Claude Code goes on without an answer."""
+"""Events that are hooked, and the seconds after which Claude Code continues without an answer."""
 
 SERVER = ("mcpServers", "kompakt")
 

@@ -32,7 +32,7 @@ Scope: TypeAlias = Literal["user", "project"]
 
 HOOK = "kompakt-hook"
 HOOK_MODULE = "kompakt.hosts.hook"
-"""The program behind all hooks, by which the entries of kompakt are recognized."""
+"""The program that all hooks run. Entries of kompakt are recognized by it."""
 
 
 MAX_DIFF_LINE = 200

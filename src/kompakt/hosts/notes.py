@@ -106,7 +106,7 @@ def before_compaction(history: History) -> str:
 
 
 def after_compaction(history: History, *, max_chars: int, recall: bool) -> str:
-    """Return what an agent is told after its compaction; empty when there is nothing to say."""
+    """Return the note for an agent after its compaction; empty when there is nothing to note."""
     last = f"\n{RECALL_LINE}" if recall else ""
     text = ledger_text(history, max_chars - len(AGENT_NOTES) - len(last) - 1)
     return f"{AGENT_NOTES}\n{text}{last}" if text else ""

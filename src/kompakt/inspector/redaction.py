@@ -45,8 +45,8 @@ _NODES = {
 
 _REASONS = re.compile(
     r"(?:[\W\d_]|\b(?:an?|agent|as|at|budget|by|cut|due|fits|for|full|in|is|its|limit|long|longer|manual|messages|model|"
-    r"nearly|note|of|old|older|on|or|outputs?|over|overflow|pivot|place|removed|replaced|requested|results?|short|"
-    r"shortened|stands|summary|text|than|the|to|tokens?|tool|trigger|was|what|window|with)\b)*",
+    r"nearly|note|of|old|older|on|or|outputs?|over|overflow|pivot|removed|replaced|requested|results?|short|"
+    r"shortened|summary|text|than|the|to|tokens?|tool|trigger|was|what|window|with)\b)*",
     re.I,
 )
 """Reasons that consist of words of kompakt only. Any other reason is replaced."""

@@ -158,7 +158,7 @@ class KompaktStrategy:
         run = messages[0].additional_properties.get(RUN_KEY) or f"agent-framework-{uuid4().hex}"
         self._current.set(run)
         view = await self._conversations.get(run).aview(messages, RequestFrame())
-        for first in (messages[0], view[0]):  # behind a chat middleware the list is a copy and stays whole
+        for first in (messages[0], view[0]):  # after a chat middleware the list is a copy and is not shortened
             first.additional_properties[RUN_KEY] = run
         if len(view) == len(messages) and all(one is other for one, other in zip(view, messages, strict=True)):
             return False

@@ -507,7 +507,7 @@ class LiveConversation(Generic[Item]):
 
 
 def _extends(items: Sequence[object], known: Sequence[object]) -> bool:
-    """Return whether a list starts with the very objects of another."""
+    """Return whether a list starts with the same objects as another."""
     return len(items) >= len(known) and all(map(operator.is_, known, items))
 
 

@@ -253,7 +253,7 @@ class _Reasons:
         if not self._names:
             return f"replaced by the summary ({self._point.reason})", self._point.policy
         if self._has_pivot and "Summarization" in self._names:
-            return "older than what fits; the pivot stands in its place", "Summarization"
+            return "older than what fits; replaced by the pivot", "Summarization"
         return "older than what fits", self._names[-1]
 
     def changed(self, one: ShownMessage) -> tuple[str, str]:

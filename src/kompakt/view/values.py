@@ -224,7 +224,7 @@ class ContextNode(msgspec.Struct, frozen=True, kw_only=True):
     seq: int | None = None
     ref: str | None = None
     count: int = 1
-    """How many messages it stands for."""
+    """How many messages it replaces."""
     children: tuple[ContextNode, ...] = ()
 
 

@@ -3,7 +3,7 @@
 Every ``MalformedPayload`` names the path of the wrong value. Usage objects never raise: unusable counts are zero.
 
 One rule (TX-1) applies to every format and to every text of a request, including field names: no lone surrogates.
-Programs that cut text by UTF-16 units leave these halves of a pair behind. JSON can write them as an escape, but
+Programs that cut text by UTF-16 units produce these halves of a pair. JSON can write them as an escape, but
 providers reject the whole request. Sources: Anthropic answers 400 "The request body is not valid JSON: no low surrogate
 in string", DeepSeek "lone leading surrogate in hex escape". Python cannot encode such a request as UTF-8.
 """

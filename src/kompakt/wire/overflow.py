@@ -64,7 +64,7 @@ class OverflowPattern(NamedTuple):
 
 
 def _pattern(source: str, *pattern: str, by_bytes: bool = False) -> OverflowPattern:
-    # N stands for a number, thousands separators allowed, no longer than any count of tokens.
+    # N is a number, with or without thousands separators, as long as a token count can be.
     text = "".join(pattern).replace("{N}", r"\d[\d,]{0,17}")
     return OverflowPattern(source, text, by_bytes)
 

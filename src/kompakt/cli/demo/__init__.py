@@ -223,7 +223,7 @@ class _Page:
             self._console.print(line)
 
     def quote(self, text: str, *, most: int | None = None) -> None:
-        """Print a text behind a bar, the whole or the first lines of it."""
+        """Print a text after a bar, all of it or its first lines."""
         lines = [line for one in text.split("\n") for line in self._wrap(one)]
         for line in lines[:most]:
             self._console.print(f"  │ {line}", style="dim" if line.startswith("##") else "")

@@ -132,7 +132,7 @@ class Shrunk(msgspec.Struct, frozen=True):
 
     text: str
     folded: int
-    """Lines of the original that are not in it; 0 when only layout went."""
+    """Lines of the original that are not in it; 0 when only the layout changed."""
     lines: int
     """Lines of the original."""
     shown: tuple[str, ...] | None = None

@@ -93,9 +93,9 @@ def write(
 ) -> tuple[str, int]:
     """Write the lines kept; return the text and how many lines are not in it.
 
-    One number in ``every`` is written, and those of the lines in ``exact``. ``marks`` says for the first line of a
-    run where the run ends and what stands for it. A run that nothing stands for is told by the number of its last
-    line, behind the line before it.
+    One number in ``every`` is written, and those of the lines in ``exact``. ``marks`` has, for the first line of a run,
+    the end of the run and the text that replaces it. For other runs, the number of the last line is added to the line
+    before the run.
     """
     out: list[str] = []
     folded, fresh, last = 0, True, -1
@@ -120,7 +120,7 @@ def write(
 
 
 def _fold(page: NumberedText, out: list[str], start: int, end: int) -> bool:
-    """Stand for the lines from ``start`` up to ``end``; short runs are written out instead."""
+    """Replace the lines from ``start`` up to ``end`` by a number; short runs are written out instead."""
     lines = page.lines[start:end]
     if end - start <= 2 and sum(map(len, lines)) <= len(FOLD) + 4:
         out += lines

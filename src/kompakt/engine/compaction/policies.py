@@ -2,7 +2,7 @@
 
 A policy says what to try and in which order; when and how far is the budget's to say. A step may have a trigger and a
 target of its own: it then runs also while the budget is not due, and so does a whole policy with a ``when``. A strategy
-serves wherever a policy does.
+can be used like a policy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Policy(msgspec.Struct, frozen=True):
     target_share: float | None = None
     """The target as a share of the budget; the budget's own target if not given."""
     admission: AdmissionSettings | None = None
-    """How tool outputs are compressed as they come; not at all when not given."""
+    """How tool outputs are compressed when they arrive; not at all by default."""
     admits_always: bool = False
     """Whether that begins with the first message, and not only when the history first outgrows its budget."""
 

@@ -150,8 +150,8 @@ LEAST_VALUE = 1.0
 """Items below this value are left out even if there is room for them."""
 
 SHARES = {USER: 0.4, FINDINGS: 0.5, CHANGES: 0.35, RUNS: 0.3}
-"""Share of the room that a section takes before others had their turn. A reader needs the wishes, what came of them and
-where things stand; the thirtieth request is worth less than the first finding.
+"""Share of the room that a section may take before the others. A reader needs the requests, their results and the
+current state; the thirtieth request is worth less than the first finding.
 """
 
 _ATTEMPTS = 6

@@ -19,7 +19,7 @@ _SMALLEST = 200
 class OverflowByRounds(Deterministic):
     """Shorten the round that caused the overflow: its results, what its calls were given, the assistant's answer.
 
-    Only when that is not enough are the oldest groups replaced by a pivot, which tells what they were. ``guilty`` names
+    Only when that is not enough are the oldest groups replaced by a pivot, which describes them. ``guilty`` names
     the round for logs, errors and reports.
     """
 

@@ -48,7 +48,7 @@ def measured(context: Context, measure: Measure) -> int:
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """How far to come down; every measure that is given has to be met."""
+    """The size to reach; every given measure has to be met."""
 
     tokens: int | None = None
     messages: int | None = None

@@ -97,7 +97,7 @@ class Summarization:
         return self.when(context) if self.when is not None else not aim_of(context, None, self.target).reached(context)
 
     def _oldest(self, context: Context, aim: Target, goal: int) -> tuple[list[ContextGroup], int, Load]:
-        """Return the oldest groups, so many that the rest fits, with the room and the load of their pivot."""
+        """Return the oldest groups, as many as must be hidden, with the room and the load of their pivot."""
         summary = context.summary_text
         most = min(max(int((goal - context.required_tokens) * self.share), MIN_LEDGER), MAX_LEDGER)
         load = summary.load if summary else Load()

@@ -39,7 +39,7 @@ class RequestSize(NamedTuple):
     given: int
     """As the client sent it."""
     sent: int
-    """As it goes upstream, with a pivot in place of its start."""
+    """As it is sent upstream, with a pivot in place of its start."""
     fixed: int
     """System prompt and tools, which compaction does not change."""
 

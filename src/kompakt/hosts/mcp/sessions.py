@@ -356,7 +356,7 @@ def is_reference(query: str) -> bool:
 
 
 class ServedStore(NamedTuple):
-    """The store that the server was told to use."""
+    """The store that the server was configured with."""
 
     url: str
     tenant: str = ""

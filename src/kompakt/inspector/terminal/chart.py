@@ -32,7 +32,7 @@ _AXIS = 6
 def growth_lines(growth: Growth, width: int, height: int, *, colored: bool = True) -> list[Text]:
     """Draw a growth: ``height`` lines, of which the last three are compactions, steps and the legend.
 
-    Without colours the columns show totals, because kinds could not be told apart.
+    Without colours the columns show totals, because kinds cannot be distinguished.
     """
     rows, columns = max(1, height - 3), max(1, width - _AXIS)
     points = growth.points

@@ -403,7 +403,7 @@ class SessionScreen(Screen[None]):
                 self._go_to_pivot(item)
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Open what a row stands for."""
+        """Open the session or message of a row."""
         name, place = event.data_table.id, event.cursor_row
         if name == "compaction-list":
             self.load_compaction(self._rows("#compaction-list").items[place].id)

@@ -168,7 +168,7 @@ def pairing_view(messages: Sequence[Message], *, strict: bool) -> list[Message]:
     Calls that the provider runs and answers itself become opaque. A user message, a compaction, or text of a later
     answer must not come between a call and its output; these get the role ``system`` here. Text of the same answer and
     system or developer messages may: OpenAI accepts them (Codex sends its instructions there), while some compatible
-    servers do not, hence ``strict``. Such a message becomes part of the answer that contains it.
+    servers do not, so this is checked with ``strict`` only. Such a message becomes part of the answer that contains it.
     """
     view: list[Message] = []
     earlier: set[str] = set()

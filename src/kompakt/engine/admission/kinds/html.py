@@ -13,7 +13,7 @@ _START = re.compile(
 )
 
 _HIDDEN = ("script", "style", "noscript", "template", "svg", "iframe")
-"""Elements whose content no reader sees."""
+"""Elements that a browser does not display."""
 
 _BLOCKS = frozenset(
     (
@@ -22,7 +22,7 @@ _BLOCKS = frozenset(
         *("section", "table", "title", "tr", "ul"),
     )
 )
-"""Elements that begin a new line."""
+"""Elements that start a new line."""
 
 _BLANK = re.compile(r"[ \t\r\f\v\xa0]+")
 
@@ -33,7 +33,7 @@ def is_html(text: str) -> bool:
 
 
 def shrink(text: str, settings: AdmissionSettings) -> Shrunk | None:
-    """Write a page as its text; headings, list items and links are marked as in Markdown."""
+    """Return the text of a page, with headings, list items and links marked as in Markdown."""
     del settings
     reader = _Reader()
     reader.feed(text)

@@ -56,7 +56,7 @@ _MIN_COMMITS = 3
 """Fewest commits that make a history."""
 
 _NUMBER = re.compile(r"(?<!\d:)(?<![\w.-])-?\d+(?:\.\d+)?(?!\w|:\d)")
-"""A number that stands alone and is no part of a time."""
+"""A separate number that is not part of a time."""
 
 _MIN_COMPARED = 12
 """Fewest similar lines whose numbers are compared."""

@@ -1,8 +1,8 @@
 """Tables: CSV, TSV, columns between bars or lines, and columns aligned with spaces.
 
-Rows of a table look alike but each one is data, so rows are never folded as alike. The header, the first and the last
-rows stay, as do rows that report a failure, that have another number of cells, or that are odd in one of their columns.
-One line says how many rows are not shown and describes each column. Text before and after the table stays. Cost: one
+Similar rows are not folded, because each row is data. The header, the first and the last rows stay, and so do rows that
+report a failure, have another number of cells, or have an outlier in one of their columns. One line states how many
+rows are not shown and describes each column. Text before and after the table stays. Cost: one
 pass over the cells.
 """
 
@@ -20,10 +20,10 @@ from kompakt.engine.admission.settings import AdmissionSettings
 from kompakt.model.phrases import FOLD
 
 Split: TypeAlias = Callable[[str], list[str]]
-"""Divides a line into cells."""
+"""Splits a line into cells."""
 
 _MIN_ROWS = 12
-"""Fewer lines are no table worth shortening."""
+"""Minimum lines of a table that is shortened."""
 
 _MIN_SHARE, _MIN_SHARE_INSIDE = 0.7, 0.9
 """Share of all sampled lines, and of those in the middle, that must have the same number of cells."""
@@ -43,7 +43,7 @@ _WIDTHS = re.compile(r"-{2,}(?: +-{2,})+\s*$")
 """The line under such a header that shows the width of each column."""
 
 _WORDY, _WORDY_PAIR = 6, 3
-"""Words of a cell from which it is prose, also for rows of two cells: commas in sentences and times make no table."""
+"""Minimum words of a cell that is prose, in general and in rows of two cells: sentences with commas are not rows."""
 
 
 def is_table(text: str) -> bool:
@@ -53,7 +53,7 @@ def is_table(text: str) -> bool:
 
 
 def _shape(lines: Sequence[str]) -> tuple[Split, int] | None:
-    """Find how lines are divided into cells, and how many cells a row has."""
+    """Find out how lines are split into cells, and how many cells a row has."""
     filled = [line for line in lines if line.strip() and not _RULE.match(line)]
     if len(filled) < _MIN_ROWS:
         return None
@@ -72,7 +72,7 @@ def _shape(lines: Sequence[str]) -> tuple[Split, int] | None:
 
 
 def _splits(lines: Sequence[str], filled: Sequence[str]) -> Iterator[tuple[Split, int]]:
-    """Yield the ways to divide a line that may apply, each with the fewest cells that make a table."""
+    """Yield the ways to split a line that may apply, each with the minimum number of cells of a table."""
     start = "\n".join(filled[:_AT_START])
     for delimiter, least in (("\t", 2), (",", 2), (";", 3), ("|", 3), ("│", 3)):
         if delimiter in start:
@@ -97,12 +97,12 @@ def _between_bars(bar: str) -> Split:
 
 
 def _is_code(rows: Sequence[str]) -> bool:
-    """Return whether most lines end as code does; argument lists have commas too."""
+    """Return whether most lines end like code; argument lists have commas too."""
     return sum(row.rstrip()[-1:] in ("{", "}", "(", ")", ";", ":", ",") for row in rows) * 3 > len(rows)
 
 
 def shrink(text: str, settings: AdmissionSettings) -> Shrunk | None:
-    """Write a table shorter; ``None`` when all rows are shown anyway."""
+    """Return a shorter table; ``None`` when all rows are shown anyway."""
     lines = text.split("\n")
     shape = _shape(lines)
     if shape is None:
@@ -136,7 +136,7 @@ def shrink(text: str, settings: AdmissionSettings) -> Shrunk | None:
 
 
 def _names(first: Sequence[str], second: Sequence[str]) -> list[str]:
-    """Read the first row as names of columns; none if it has a number where the second row has one too."""
+    """Return the column names in the first row; none if it has a number in a column where the second row has one."""
     if any(_is_number(name) and _is_number(cell) for name, cell in zip(first, second, strict=True)):
         return []
     return [name.strip() or f"column {place}" for place, name in enumerate(first, 1)]
