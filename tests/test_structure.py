@@ -141,11 +141,46 @@ class TestLayers:
                 del graph[name]
         assert sorted(graph) == []
 
+    @each_module
+    def test_late_imports_are_for_extras_and_fast_starts(self, path: Path) -> None:
+        """Commands, hooks and the MCP server start fast; the others import what needs an extra or a backend."""
+        if part_of(dotted(path)) in ("cli", "hosts"):
+            return
+        functions = (
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        )
+        inner = (node for function in functions for node in ast.walk(function) if isinstance(node, ast.ImportFrom))
+        late = {
+            f"{node.module}.{alias.name}"
+            for node in inner
+            if str(node.module).startswith("kompakt")
+            for alias in node.names
+        }
+        assert late == LATE.get(str(path.relative_to(SOURCE)), set())
+
     def test_the_layers_forbid_something(self) -> None:
         assert "wire" not in below("model")
         assert "cli" not in below("api")
         assert {"engine", "wire", "model", "errors"} <= below("cli")
 
+
+LATE = {
+    "evals/report.py": {"kompakt.evals.plots.draw"},
+    "fleet/run.py": {"kompakt.fleet.ray_engine"},
+    "gateway/admin/mcp.py": {"kompakt.hosts.mcp.sessions.StoredSession", "kompakt.hosts.mcp.directory.ListedSession"},
+    "inspector/terminal/__init__.py": {
+        "kompakt.inspector.terminal.app.InspectorApp",
+        "kompakt.inspector.terminal.report",
+    },
+    "store/__init__.py": {
+        "kompakt.store.sql.sqlite.open_sqlite",
+        "kompakt.store.sql.postgres.open_postgres",
+        "kompakt.store.redis.records.open_redis",
+    },
+}
+"""Late imports outside of commands and hooks: what they need is in an extra, or belongs to one backend."""
 
 REPEATED: set[str] = set()
 """Class names that still exist in more than one module. Shrink this set; never add to it."""

@@ -40,6 +40,7 @@ from kompakt.gateway.http.encodings import read_body
 from kompakt.gateway.http.health import Health
 from kompakt.gateway.http.limits import DisconnectWatch, LimitsMiddleware, Slots
 from kompakt.gateway.http.metrics import Metrics
+from kompakt.gateway.proxy import Proxy
 from kompakt.gateway.request.labels import client_of
 from kompakt.gateway.storage.storage import RECONNECT_PAUSE, GatewayStorage, LazyRecords
 from kompakt.gateway.tenants import PATIENCE, Tenant, TenantRegistry, load_secret, restore_secret, tenant_of
@@ -271,8 +272,6 @@ def _warm_up() -> None:
 
 
 def make_proxy(gateway: Gateway) -> Handler:
-    from kompakt.gateway.proxy import Proxy  # late: the proxy is one of several handlers
-
     return Proxy(gateway.settings, gateway.storage, gateway.client, gateway.metrics)
 
 
