@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
@@ -14,9 +15,10 @@ import pytest
 from tests.cli.commands import run
 
 from kompakt.errors import UnreadableFile
-from kompakt.hosts import claude_code_settings, codex_settings, install, jsonc
+from kompakt.hosts import claude_code_settings, codex_settings, install, jsonc, places
 from kompakt.hosts.checkup import check_host
 from kompakt.hosts.install import HostPlan, is_own_hook
+from kompakt.session.store import open_store
 
 SETTINGS = """{
   // my settings
@@ -181,6 +183,57 @@ class TestUndo:
         run("install", "claude-code", "--undo", "--yes")
         assert "kompakt" not in settings.read_text()
         assert '"haiku", // best' in settings.read_text()
+
+
+class TestErase:
+    def use(self, home: Path, agent: str = "claude-code") -> None:
+        """Run hooks of two agents as they do in a session, and let one fail."""
+        for name in (agent, "codex"):
+            given = {"session_id": "s1", "cwd": str(home), "hook_event_name": "SessionStart", "source": "startup"}
+            transcript = home / f"{name}.jsonl"
+            transcript.write_text("")
+            places.note_session(name, "s1", folder=str(home), transcript=str(transcript))
+            places.write(places.session_file(name, "s1", "size"), b"1")
+            asyncio.run(self.record(f"{name}/s1", json.dumps(given)))
+        places.log(f"{agent} Stop: failed")
+
+    async def record(self, id: str, text: str) -> None:
+        url = places.store_url()
+        places.make_store_folder(url)
+        async with await open_store(url) as store:
+            for name in (id, f"{id}/outputs"):
+                await (await store.session(name)).append([{"role": "user", "content": text}], format="anthropic")
+
+    def test_everything_of_the_agent_is_deleted_and_nothing_of_another(self, home: Path) -> None:
+        run("install", "claude-code", "--yes")
+        self.use(home)
+        kept = [path for path in (home / "state").rglob("*") if path.name.startswith("codex")]
+        asked = run("install", "claude-code", "--undo", "--erase", "--dry-run", "--json")
+        assert json.loads(asked.out)["erased"]["sessions"] == 2
+        assert len(json.loads(run("session", "list", "--json", "--store", places.store_url()).out)) == 4
+        done = run("install", "claude-code", "--undo", "--erase", "--yes")
+        assert done.code == 0 and "erased 2 sessions and 3 files" in done.err
+        left = json.loads(run("session", "list", "--json", "--store", places.store_url()).out)
+        assert {one["id"] for one in left} == {"codex/s1", "codex/s1/outputs"}
+        assert all(path.exists() for path in kept) and len(places.noted_sessions(str(home))) == 1
+
+    def test_nothing_is_left_in_the_state_folder_after_the_last_agent(self, home: Path) -> None:
+        run("install", "claude-code", "--yes")
+        self.use(home)
+        run("install", "claude-code", "--undo", "--yes")
+        for agent in ("claude-code", "codex"):
+            assert run("install", agent, "--undo", "--erase", "--yes").code == 0
+        assert not (home / "state" / "kompakt").exists()
+        data = (home / ".local" / "share" / "kompakt" / "sessions.db").read_bytes()
+        assert b"SessionStart" not in data
+
+    def test_it_needs_undo_and_confirmation(self, home: Path) -> None:
+        run("install", "claude-code", "--yes")
+        self.use(home)
+        refused = run("install", "claude-code", "--erase")
+        assert refused.code == 2 and "--undo --erase" in refused.err
+        assert run("install", "claude-code", "--undo", "--erase").code == 2
+        assert len(places.noted_sessions(str(home))) == 2
 
 
 class TestInstall:

@@ -1,0 +1,105 @@
+"""Erase what the plugin of an agent has written: recorded sessions in the store, and its files in the state folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kompakt.errors import UnreadableFile
+from kompakt.hosts import places
+from kompakt.session.store import open_store
+
+if TYPE_CHECKING:
+    from kompakt.store.records import Head
+
+
+class ErasurePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is erased, before it is."""
+
+    agent: str
+    store: str
+    """URL of the store, without credentials."""
+    sessions: int
+    files: tuple[Path, ...]
+
+    def __bool__(self) -> bool:
+        """Return whether there is anything to erase."""
+        return bool(self.sessions or self.files)
+
+    @property
+    def summary(self) -> str:
+        """Return what is erased, in one line per place."""
+        folder = places.short_path(places.state_folder())
+        return (
+            f"{self.store}: erases the {self.sessions:,} sessions of {self.agent}\n"
+            f"{folder}: erases {len(self.files):,} files about them and the log of hooks"
+        )
+
+
+async def plan_erasure(agent: str) -> ErasurePlan:
+    """Return what an agent's plugin has written; the sessions of other agents stay.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    sessions = await _recorded(agent, delete=False)
+    return ErasurePlan(
+        agent=agent,
+        store=places.without_credentials(places.store_url()),
+        sessions=len(sessions),
+        files=tuple(_files(agent)),
+    )
+
+
+async def erase(plan: ErasurePlan) -> None:
+    """Delete the sessions and the files, then folders that are empty. The bytes are removed from the store's file.
+
+    Raises:
+        StoreError: the store cannot be written.
+        UnreadableFile: a file cannot be deleted.
+    """
+    await _recorded(plan.agent, delete=True)
+    for path in plan.files:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise UnreadableFile(f"cannot delete {path}: {error.strerror or error}") from None
+    root = places.state_folder()
+    for folder, _, _ in os.walk(root, topdown=False):
+        if not os.listdir(folder):
+            os.rmdir(folder)
+
+
+async def _recorded(agent: str, *, delete: bool) -> list[Head]:
+    """Return the recorded sessions of an agent; with ``delete``, erase them."""
+    url = places.store_url()
+    path = url.removeprefix("sqlite:///")
+    if path != url and not os.path.exists(path):
+        return []
+    prefix = places.session_name(agent, "").encode()
+    async with await open_store(url) as store:
+        found = [head async for head in store.heads() if head.id.startswith(prefix)]
+        if delete and found:
+            await store.records.delete([head.key for head in found])
+            await store.scrub()
+    return found
+
+
+def _files(agent: str) -> list[Path]:
+    """List the files about an agent's sessions, and the log of hooks, which all agents share."""
+    root = Path(places.state_folder())
+    notes = [path for path in sorted((root / "current").glob("*/*.json")) if _agent_in(path) == agent]
+    log = Path(places.log_file())
+    return [*sorted((root / "sessions").glob(f"{agent}-*")), *notes, *([log] if log.exists() else [])]
+
+
+def _agent_in(path: Path) -> object:
+    """Return the agent that a note on a running session names."""
+    try:
+        return json.loads(path.read_bytes())["agent"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
