@@ -105,6 +105,22 @@ class TestDoubt:
             detect(payload)
 
 
+LANGCHAIN: list[Any] = [
+    [{"type": "human", "data": {"content": "hello", "type": "human"}}],
+    [{"type": "system", "content": "x"}, {"type": "ai", "content": "hello", "tool_calls": []}],
+    [{"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", "HumanMessage"], "kwargs": {}}],
+]
+"""Messages as ``messages_to_dict``, ``model_dump`` and ``dumpd`` of LangChain write them."""
+
+
+class TestLangChain:
+    @pytest.mark.parametrize("messages", LANGCHAIN, ids=["messages_to_dict", "model_dump", "dumpd"])
+    def test_its_own_format_is_refused_with_the_function_that_writes_ours(self, messages: Any) -> None:
+        for payload in (messages, {"messages": messages}):
+            with pytest.raises(UnknownFormat, match=r"convert_to_openai_messages\(messages\)"):
+                detect(payload)
+
+
 class TestNames:
     @pytest.mark.parametrize("format", ["openai", "", "Anthropic", "gpt"])
     def test_an_unknown_format_name_is_rejected_with_the_known_ones(self, format: str) -> None:

@@ -54,6 +54,11 @@ def detect(payload: object, *, format: str | None = None, model: str | None = No
         return wire_for(format).format
     if not isinstance(payload, list | dict):
         raise MalformedPayload("payload", "a request body or a list of messages", payload)
+    if _is_langchain(cast("Json", payload)):
+        raise UnknownFormat(
+            "the messages are in LangChain's own format; write convert_to_openai_messages(messages) from "
+            "langchain_core.messages instead of messages_to_dict(messages)"
+        )
     clues = list(_clues(cast("Json", payload)))
     candidates = _ALL
     for evidence, formats in clues:
@@ -64,6 +69,17 @@ def detect(payload: object, *, format: str | None = None, model: str | None = No
     if not clues:
         raise UnknownFormat("the payload has no field of a known provider's request; pass format=… if it is one")
     return _choose(candidates, model or _model_in(payload))
+
+
+def _is_langchain(payload: Json) -> bool:
+    """Return whether messages are as LangChain's ``messages_to_dict``, ``model_dump`` or ``dumpd`` write them."""
+    items: object = payload.get("messages") if isinstance(payload, dict) else payload
+    found = (
+        [item for item in cast("list[Json]", items)[:_CLUES_READ] if isinstance(item, dict)]
+        if isinstance(items, list)
+        else []
+    )
+    return any("role" not in item and (item.get("type") in ("human", "ai") or item.get("lc") == 1) for item in found)
 
 
 def _choose(formats: frozenset[str], model: str | None) -> str:
