@@ -80,9 +80,11 @@ class DoesNotFit(KompaktError):
         self.floor = floor
         self.budget = budget
         self.largest = tuple(largest)
-        parts = ", ".join(f"{name} {tokens:,}" for name, tokens in self.largest)
+        parts = ", ".join(f"{name} {tokens:,}" for name, tokens in self.largest if tokens)
         super().__init__(
-            f"{floor:,} tokens must stay and the budget is {budget:,}; raise it to {floor:,} or shorten one of: {parts}"
+            f"{floor:,} tokens must stay, {floor - budget:,} more than the budget of {budget:,}. Raise the budget to "
+            f"at least {floor:,} (budget={floor} in Python, --budget {floor} on the command line), or shorten what "
+            f"must stay. Its largest parts in tokens: {parts}"
         )
 
     def __reduce__(self) -> tuple[object, ...]:

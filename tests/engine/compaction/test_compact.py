@@ -103,7 +103,9 @@ class TestBudget:
         assert error.budget == 1000 < 3000 < error.floor < 3200
         reference, tokens = error.largest[0]
         assert tokens > 2900 and resolve(kompakt.parse(payload), reference).startswith("word word")
-        assert f"raise it to {error.floor:,}" in str(error) and reference in str(error)
+        assert f"{error.floor - 1000:,} more than the budget of 1,000" in str(error) and reference in str(error)
+        assert f"budget={error.floor} in Python, --budget {error.floor} on" in str(error)
+        assert " 0" not in str(error).rpartition("largest parts")[2]
         assert kompakt.compact(payload, error.floor).tokens_after <= error.floor
 
 
