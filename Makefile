@@ -37,7 +37,7 @@ $(BIN)/python:
 
 # The script shows progress. pip itself prints hundreds of lines, or none.
 $(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
-	@$(BIN)/python scripts/install_packages.py kompakt -c constraints.txt -e '.[gateway]'
+	@$(BIN)/python scripts/install_packages.py kompakt -c constraints.txt -e '.[mcp,gateway]'
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt

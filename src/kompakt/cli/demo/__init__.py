@@ -186,17 +186,25 @@ def _show(story: DemoStory) -> None:
         f"At the price of {story.priced_as}, without prompt cache: ${story.cost_after:.3f} instead of "
         f"${story.cost_before:.3f}."
     )
-    page.head("6. Use it" if shutil.which("kompakt") else f"6. Use it (kompakt is here: {_command()})")
+    page.head("6. Use it")
+    program = "kompakt" if shutil.which("kompakt") else _command()
+    if len(program) > _MAX_PROGRAM:
+        page.say(f"kompakt is here: {program}")
+        program = "kompakt"
+    width = max(len(f"{program} {command}") for command, _ in _NEXT)
     for command, use in _NEXT:
-        page.say(f"{command:<29} {use}")
+        page.say(f"{f'{program} {command}':<{width}}  {use}")
+    page.say("docs/index.md is about Python, frameworks and how it works.")
 
+
+_MAX_PROGRAM = len(".venv/bin/kompakt")
+"""Longest path of the program with which the lines below fit 80 columns."""
 
 _NEXT = (
-    ("kompakt install claude-code", "for a coding agent: also codex, opencode, pi"),
-    ("kompakt serve", "for any other client: set its base URL"),
-    ("kompakt compact FILE", "for one request or transcript"),
-    ("kompakt inspect FILE", "to see what a session consists of, in the browser"),
-    ("docs/index.md", "Python, frameworks, how it works, operations"),
+    ("install claude-code", "coding agents: also codex, opencode, pi"),
+    ("serve", "any other client: set its base URL"),
+    ("compact FILE", "one request or transcript"),
+    ("inspect FILE", "see a session in the browser"),
 )
 """What a new user can do next."""
 
