@@ -230,7 +230,7 @@ def page(load: dict[str, Any], growth: dict[str, Any]) -> str:
         ),
         *_item(
             5,
-            "**Disk.** Sessions stay until they are deleted. `kompakt session gc --older-than 30` deletes those that "
+            "**Disk.** Sessions stay until they are deleted. `kompakt session gc --older-than 30d` deletes those that "
             "were not used for 30 days.",
         ),
         "",

@@ -247,7 +247,8 @@ def exam_table() -> Iterator[str]:
         "recall": ("kompakt, 10 % of the session, model may use `recall`", "none, small lookups"),
     }
     scores = exam_scores()
-    yield "| what the model sees after compaction | all | six of Claude Code | four others | model calls to make it |"
+    columns = ("all sessions", "Claude Code (6 sessions)", "others (4 sessions)", "model calls to make it")
+    yield f"| what the model sees after compaction | {' | '.join(columns)} |"
     yield "|---|---:|---:|---:|---|"
     for condition, (name, calls) in names.items():
         cells = " | ".join(f"{scores[group][condition]:.0f}" for group in ("all", "claude-code", "others"))

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -105,17 +106,23 @@ def run(folder: Path, extras: list[str], pythons: list[str], *, fast: bool) -> i
     wheel, sdist = build_wheel(ROOT, folder / "dist"), build_sdist(folder / "builder", folder / "dist")
     check_wheel(wheel)
     compare(wheel, build_wheel(sdist, folder / "from-sdist"))
-    skipped = list[str]()
+    skipped, failed = list[str](), list[str]()
     for python in pythons:
         version = output([python, "-c", "import platform; print(platform.python_version())"]).strip()
         for extra in extras:
             began = time.monotonic()
-            reason = try_extra(folder / f"env-{version}-{extra}", python, wheel, extra)
+            place = folder / f"env-{version}-{extra}"
+            try:
+                reason = try_extra(place, python, wheel, extra)
+                if reason:
+                    skipped.append(f"{extra} on Python {version}")
+            except Failed as error:
+                reason = f"FAILED: {error}"
+                failed.append(f"{extra} on Python {version}")
             print(f"Python {version}, {extra:<16} {reason or 'works'} ({time.monotonic() - began:.0f} s)", flush=True)
-            if reason:
-                skipped.append(f"{extra} on Python {version}")
-    print(f"the package works; not installable here: {', '.join(skipped) or 'nothing'}")
-    return 0
+            shutil.rmtree(place)  # some extras need gigabytes
+    print(f"failed: {', '.join(failed) or 'nothing'}; not installable here: {', '.join(skipped) or 'nothing'}")
+    return 1 if failed else 0
 
 
 # --- build ---------------------------------------------------------------------------------------------------------

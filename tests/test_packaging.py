@@ -38,6 +38,12 @@ class TestExtras:
         fixed = re.compile(r"pip install [^-{]*kompakt")
         assert [path for path in (ROOT / "src").rglob("*.py") if fixed.search(path.read_text())] == []
 
+    def test_the_demo_installs_what_the_readme_installs(self) -> None:
+        """After `make demo`, the next steps of the README need no second installation."""
+        (readme,) = re.findall(r"^pip install '\.\[(.*)\]'$", (ROOT / "README.md").read_text(), re.MULTILINE)
+        (makefile,) = re.findall(r"install_packages\.py kompakt .*'\.\[(.*)\]'", (ROOT / "Makefile").read_text())
+        assert set(makefile.split(",")) == set(readme.split(",")) >= {"mcp", "gateway"}
+
     def test_doctor_names_the_extra_that_installs_a_package(self) -> None:
         """Each optional package is in the extra that doctor suggests; the others are always installed."""
         for package, extra in doctoring.EXTRAS.items():

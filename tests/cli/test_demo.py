@@ -45,7 +45,7 @@ class TestStory:
         )
         told = subprocess.run([sys.executable, "-c", blocked], cwd=tmp_path, capture_output=True, text=True)
         assert told.returncode == 0
-        assert "kompakt[gateway]" in told.stderr and "kompakt.compact" in told.stdout
+        assert "[gateway]" in told.stderr and "kompakt.compact" in told.stdout
 
 
 class TestTraces:

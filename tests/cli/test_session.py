@@ -138,6 +138,14 @@ class TestListShowVerify:
         assert lines[id]["messages"] == len(BODY["messages"]) and lines[id]["compactions"] == 0
         assert lines[other]["turns"] == 2 and lines[other]["created"].endswith("Z")
 
+    def test_an_empty_list_says_what_to_do(self, kom: Run, id: str) -> None:
+        """No table without rows; JSON stays a list."""
+        done = kom("session", "list", "--tenant", "acme")
+        assert (done.code, done.out) == (0, "")
+        assert done.err.startswith("no sessions in sqlite:///kompakt.db of tenant 'acme'\n")
+        assert "kompakt session import FILE" in done.err
+        assert kom("session", "list", "--tenant", "acme", "--json").out == "[]\n"
+
     def test_show(self, kom: Run, id: str) -> None:
         """The numbers are those of the file; tokens are those of a request."""
         shown = account(kom, id)

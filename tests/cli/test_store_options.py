@@ -44,7 +44,8 @@ class TestRemove:
         """Nothing is removed."""
         done = kom("session", "gc")
         assert (done.code, done.out) == (0, "") and "nothing was removed" in done.err
-        refused(kom("session", "gc", "--older-than", "0"), "retention_days=0")
+        refused(kom("session", "gc", "--older-than", "0"), "--older-than '0' is not an age above 0")
+        refused(kom("session", "gc", "--older-than", "-1"), "in days (30) or with a unit (30d, 12h, 2w)")
         assert account(kom, id)["id"] == id
 
     def test_gc_erases_earlier_deletions(self, kom: Run, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,10 +70,14 @@ class TestRemove:
         (tmp_path / "kompakt.toml").write_text("retention_days = 30")
         assert kom("session", "gc").err == "0 sessions removed\n"
         now = session_commands.time.time()
-        monkeypatch.setattr(session_commands.time, "time", lambda: now + 20 * session_commands.DAY)
+        monkeypatch.setattr(session_commands.time, "time", lambda: now + 20 * 86_400)
         assert kom("session", "gc").out == ""
         monkeypatch.setenv("KOMPAKT_RETENTION_DAYS", "19.5")
         assert kom("session", "gc", "--older-than", "21").out == ""
+        for age in ("21d", "3w", "481h"):
+            assert kom("session", "gc", "--older-than", age, "--dry-run").out == ""
+        for age in ("19d", "479h", "2w"):
+            assert kom("session", "gc", "--older-than", age, "--dry-run").out == f"{id}\n"
         assert kom("session", "gc", "--dry-run") == (0, f"{id}\n", "1 session would be removed\n")
         assert kom("session", "gc") == (0, f"{id}\n", "1 session removed\n")
         assert json.loads(kom("session", "list", "--json").out) == []

@@ -63,7 +63,10 @@ class TestCommands:
             (("compact", "in", "--out", "o", "--policy", "defalt"), "did you mean 'default'"),
             (("compact", "in", "--out", "o", "--write-back"), "a store"),
             (("check", "in", "--out", "o", "--older-than", "30d"), "--older-than needs the URL of a store"),
-            (("check", "sqlite:///none.db", "--out", "o", "--older-than", "soon"), "for example 30d"),
+            (
+                ("check", "sqlite:///none.db", "--out", "o", "--older-than", "soon"),
+                "in days (30) or with a unit (30d, 12h, 2w)",
+            ),
             (("check", "sqlite:///none.db", "--out", "o"), "there is no store"),
             (("check", "nowhere", "--out", "o"), "does not exist"),
             (("check", "in", "--out", "in"), "not the output of a fleet job"),

@@ -171,7 +171,7 @@ class TestFiles:
         monkeypatch.setattr("kompakt.hosts.shim_settings.has_recall", lambda scope: False)
         (change,) = plan_install(shim_settings.opencode_plan())
         assert change.after is not None and b"const MCP = null" in change.after
-        assert any("kompakt[mcp]" in note for note in shim_settings.opencode_plan().notes)
+        assert any("[mcp]" in note for note in shim_settings.opencode_plan().notes)
         (change,) = plan_install(shim_settings.pi_plan())
         assert change.after is not None and b'const RECALL = {"name": "recall"' in change.after
 

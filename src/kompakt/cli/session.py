@@ -36,6 +36,7 @@ from kompakt.cli.input import (
 )
 from kompakt.cli.output import console, progress, table, waiting
 from kompakt.cli.store_options import (
+    AGE,
     DEFAULT_URL,
     Id,
     KeyFile,
@@ -44,12 +45,14 @@ from kompakt.cli.store_options import (
     plural,
     print_json,
     printable,
+    read_age,
     read_id,
     resumable,
     store_command,
 )
 from kompakt.engine.compaction.policies import Policy
 from kompakt.errors import StoreDamaged, UsageError
+from kompakt.hosts.places import without_credentials
 from kompakt.model.messages import History, Marker
 from kompakt.model.references import References
 
@@ -163,8 +166,15 @@ def list_all(store: StoreOptions, as_json: AsJson = False) -> None:
     rows.sort(key=lambda row: (row.created, row.id))
     if as_json:
         print_json(rows)
-    else:
+    elif rows:
         _show_list(rows)
+    else:
+        typer.echo(f"no sessions in {without_credentials(store.url)}{_of_tenant(store.tenant)}", err=True)
+        typer.echo("add one with: kompakt session import FILE; or name another store with --store", err=True)
+
+
+def _of_tenant(tenant: str) -> str:
+    return f" of tenant {tenant!r}" if tenant else ""
 
 
 async def _list_row(store: Store, head: Head) -> SessionLine:
@@ -590,8 +600,6 @@ def pin(
 
 # --- delete --------------------------------------------------------------------------------------------------------
 
-DAY = 86_400.0
-
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
@@ -660,13 +668,13 @@ def _confirm(what: str, *, yes: bool) -> None:
         raise typer.Exit(1)
 
 
-Days = Annotated[
-    float | None,
+Retention = Annotated[
+    str | None,
     typer.Option(
         "--older-than",
-        metavar="DAYS",
+        metavar="AGE",
         envvar="KOMPAKT_RETENTION_DAYS",
-        help="Delete sessions older than this. Default: retention_days in kompakt.toml.",
+        help=f"Delete sessions older than this, {AGE}. Default: retention_days in kompakt.toml.",
     ),
 ]
 DeletionDryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be deleted; delete nothing.")]
@@ -674,7 +682,7 @@ DeletionDryRun = Annotated[bool, typer.Option("--dry-run", help="Print what woul
 
 @store_command
 def gc(
-    store: StoreOptions, retention_days: Days = None, dry_run: DeletionDryRun = False, as_json: AsJson = False
+    store: StoreOptions, retention_days: Retention = None, dry_run: DeletionDryRun = False, as_json: AsJson = False
 ) -> None:
     """Delete sessions older than the retention period.
 
@@ -684,12 +692,10 @@ def gc(
 
     \b
     Examples:
-      kompakt session gc --older-than 30 --dry-run
-      kompakt session gc --older-than 30 --json
+      kompakt session gc --older-than 30d --dry-run
+      kompakt session gc --older-than 30d --json
     """
-    if retention_days is not None and not retention_days > 0:
-        raise UsageError(f"retention_days={retention_days:g} is not above 0; omit it to keep every session")
-    oldest = -1.0 if retention_days is None else time.time() - retention_days * DAY
+    oldest = -1.0 if retention_days is None else time.time() - read_age(retention_days, "older-than")
 
     async def work(store: Store) -> list[str]:
         old = [head async for head in store.heads() if max(head.created, head.touched) < oldest]
@@ -707,7 +713,7 @@ def gc(
         for id in gone:
             typer.echo(printable(id))
     if retention_days is None:
-        typer.echo("no retention configured; nothing was removed (set retention_days or --older-than DAYS)", err=True)
+        typer.echo("no retention configured; nothing was removed (set retention_days or --older-than AGE)", err=True)
         return
     typer.echo(f"{plural(len(gone), 'session')} {'would be removed' if dry_run else 'removed'}", err=True)
 

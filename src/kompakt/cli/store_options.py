@@ -163,6 +163,27 @@ def printable(text: str) -> str:
     return text if plain else json.dumps(text)
 
 
+# --- ages --------------------------------------------------------------------------------------------------------
+
+AGE = "in days (30) or with a unit (30d, 12h, 2w)"
+"""How an age is written in options."""
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "": 86_400, "w": 604_800}
+
+
+def read_age(text: str, name: str) -> float:
+    """Read the age in an option; return seconds.
+
+    Raises:
+        UsageError: it is not an age above 0.
+    """
+    found = _AGE.fullmatch(text.strip())
+    if found is None or not float(found[1]):
+        raise UsageError(f"--{name} {text!r} is not an age above 0; write it {AGE}")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
 # --- output ------------------------------------------------------------------------------------------------------
 
 

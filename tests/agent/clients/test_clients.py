@@ -314,7 +314,7 @@ class TestMaking:
     def test_a_missing_sdk_is_named(self, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
         format = {"openai": "openai-chat", "anthropic": "anthropic", "google.genai": "gemini"}[package]
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(kompakt.UsageError, match=r"kompakt\[agent\]"):
+        with pytest.raises(kompakt.UsageError, match=r"install -e .*\[agent\]"):
             client_of(format, "http://127.0.0.1:9")
 
     @each_format

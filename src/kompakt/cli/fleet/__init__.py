@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -12,14 +11,13 @@ import typer
 from kompakt.cli import config
 from kompakt.cli.fleet.progress import FleetProgress, show_summary
 from kompakt.cli.input import AsJson, Format, ModelName, Strict, option
-from kompakt.cli.store_options import KeyFile, Tenant, print_json, read_id, read_key
+from kompakt.cli.store_options import AGE, KeyFile, Tenant, print_json, read_age, read_id, read_key
 from kompakt.errors import UsageError
 
 if TYPE_CHECKING:
     from kompakt.fleet import StoreSelection
     from kompakt.fleet.rows import JobName
 
-_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 app = typer.Typer(
     name="fleet",
@@ -93,10 +91,10 @@ RetryErrors: TypeAlias = Annotated[
 FirstId: TypeAlias = Annotated[str | None, option("from", "ID", "Only sessions of a store from this id on.")]
 LastId: TypeAlias = Annotated[str | None, option("to", "ID", "Only sessions of a store up to this id.")]
 OlderThan: TypeAlias = Annotated[
-    str | None, option("older-than", "AGE", "Only sessions of a store without a write for this long, e.g. 30d or 12h.")
+    str | None, option("older-than", "AGE", f"Only sessions of a store without a write for this long, {AGE}.")
 ]
 NewerThan: TypeAlias = Annotated[
-    str | None, option("newer-than", "AGE", "Only sessions of a store with a write within this time, e.g. 24h.")
+    str | None, option("newer-than", "AGE", f"Only sessions of a store with a write within this time, {AGE}.")
 ]
 
 
@@ -313,15 +311,6 @@ def _numbers(text: str | None) -> list[int | None]:
     return [int(name) for name in found]
 
 
-def _age(text: str | None, name: str) -> float | None:
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
-    if found is None:
-        raise UsageError(f"--{name} {text!r}: give a number and one of s, m, h, d, w; for example 30d")
-    return float(found[1]) * _UNITS[found[2]]
-
-
 def _source(
     source: str,
     tenant: str,
@@ -344,8 +333,8 @@ def _source(
         key=read_key(key_file),
         first=None if first is None else read_id(first),
         last=None if last is None else read_id(last),
-        older_than=_age(older_than, "older-than"),
-        newer_than=_age(newer_than, "newer-than"),
+        older_than=None if older_than is None else read_age(older_than, "older-than"),
+        newer_than=None if newer_than is None else read_age(newer_than, "newer-than"),
     )
 
 
