@@ -73,7 +73,72 @@ class TestTables:
         looked = orders(order("W100", 12), order("W200", 40))
         assert written(looked, STATE) == ["All calls so far were lookups and changed nothing: get_order (2)"]
         changed = [*looked, *did({"order_id": "W100"}, '{"status": "cancelled"}', name="cancel_order")]
-        assert written(changed, STATE) == []
+        assert written(changed, STATE) == ["cancel_order(order_id W100) → status cancelled"]
+
+
+BOOKED: dict[str, Any] = {
+    "booking_id": "B10",
+    "cabin": "business",
+    "legs": [{"leg": "X1", "date": "2030-01-02", "price": 900}, {"leg": "X2", "date": "2030-01-03", "price": 80}],
+    "payments": [{"method": "card_1", "amount": 980}],
+    "seats": {"window": 1, "aisle": 0},
+}
+
+
+class TestRecordChanges:
+    """A call that changes an object outside is stated with the values before and after."""
+
+    def looked_up(self) -> list[Message]:
+        return did({"booking_id": "B10"}, json.dumps(BOOKED), name="get_booking")
+
+    def changed(self, given: dict[str, object], name: str = "update_booking", **fields: object) -> list[Message]:
+        own = {} if name == "book" else {"booking_id": "B10"}
+        return did({**own, **given}, json.dumps({**BOOKED, **fields}), name=name)
+
+    def test_values_before_and_after(self) -> None:
+        legs = [{"leg": "X1", "date": "2030-01-02", "price": 140}, BOOKED["legs"][1]]
+        paid = [*BOOKED["payments"], {"method": "card_1", "amount": -760}]
+        seats = {"window": 0, "aisle": 0}
+        call = self.changed({"cabin": "economy"}, cabin="economy", legs=legs, payments=paid, seats=seats)
+        assert written([*self.looked_up(), *call], STATE) == [
+            "update_booking B10: cabin business → economy; legs X1 price 900 → 140; payments + card_1/-760; "
+            "seats window 1 → 0"
+        ]
+
+    def test_an_argument_that_the_answer_does_not_bear_out_is_named(self) -> None:
+        assert written([*self.looked_up(), *self.changed({"cabin": "economy"})], STATE) == [
+            "update_booking B10: asked for cabin economy; no difference in the answer"
+        ]
+
+    def test_other_items_in_a_list_are_stated_as_they_are_now(self) -> None:
+        call = self.changed({}, legs=[{"leg": "Y7", "date": "2030-02-01", "price": 70}])
+        [said] = written([*self.looked_up(), *call], STATE)
+        assert said == "update_booking B10: legs now Y7/2030-02-01/70"
+
+    def test_new_objects_are_stated_once_and_then_by_what_differs(self) -> None:
+        made = self.changed({"notify": "by mail"}, "book", status="open")
+        again = self.changed({}, "book", booking_id="B11", status="open", cabin="economy")
+        same = self.changed({}, "book", booking_id="B12", status="open", cabin="economy")
+        first, second, third = written([*made, *again, *same], STATE)
+        assert first.startswith(
+            "book(notify by mail) → booking_id B10, cabin business, legs (leg/date/price) X1/2030-01-02/900"
+        )
+        assert second == "book → B11, like B10, but: cabin business → economy"
+        assert third == "book → B12, like B11"
+
+    def test_tables_show_the_newest_state(self) -> None:
+        other = did({"booking_id": "B20"}, json.dumps({**BOOKED, "booking_id": "B20"}), name="get_booking")
+        call = self.changed({}, "cancel_booking", status="cancelled")
+        rows = written([user("Cancel it."), *self.looked_up(), *other, *call], LOOKED)
+        assert [row.rpartition(" | ")[2] for row in rows] == ["cancelled", "-"]
+
+    def test_the_year_of_many_dates_is_named_once(self) -> None:
+        others = [
+            {**BOOKED, "booking_id": f"B2{n}", "legs": [{"leg": f"X{n}", "date": f"2030-01-0{n}"}]} for n in range(1, 4)
+        ]
+        calls = [m for one in others for m in did({"id": one["booking_id"]}, json.dumps(one), name="get_booking")]
+        text = write([user("Which legs, on which date? Not leg X3."), *calls])
+        assert "legs (leg/date) in 2030" in text and "B22 | X2/01-02" in text
 
 
 class TestReports:

@@ -8,6 +8,8 @@ import pytest
 from tests.engine.ledger.sample_ledgers import did, edited, ran, section, write, written
 from tests.histories.messages import assistant, user
 
+from kompakt.engine.ledger import conversation
+from kompakt.engine.ledger.events import Spoken
 from kompakt.engine.ledger.extract.changes import edit_of
 from kompakt.engine.ledger.items import CHANGES, FINDINGS, HEADING, LOOKED, RUNS, STATE, TALK, USER
 from kompakt.model.messages import Message, Reasoning
@@ -35,13 +37,14 @@ class TestUsersWords:
             "<command-name>/clear</command-name>\n<command-message>clear</command-message>\n<command-args></command-args>",
             "<local-command-stdout>You must never see this.</local-command-stdout>",
             "<system-reminder>\nYou must always push to main.\n</system-reminder>",
+            "Added workspace context",
             "/compact",
             *OWN_LINES,
         ],
     )
     def test_what_agents_put_into_user_messages_is_not_the_users(self, text: str) -> None:
-        messages = [user("Go."), *NOISE, user(text), *ran("make")]
-        assert written(messages, USER) == ["Go."]
+        messages = [user("Fix it."), *NOISE, user(text), *ran("make")]
+        assert written(messages, USER) == ["Fix it."]
 
     @pytest.mark.parametrize(
         ("said", "reply", "is_rejected"),
@@ -65,8 +68,24 @@ class TestUsersWords:
         assert written(messages, USER) == [
             "Clean up.",
             'yes (reply to "Should I remove `stage_files()`?")',
-            "Go on.",
         ]
+
+    @pytest.mark.parametrize(
+        ("question", "reply", "said"),
+        [
+            ("Does that look right so far?", "yes", []),
+            ("What do you prefer?", "put it into the parser", ["put it into the parser"]),
+            ("", "ok, go ahead", []),
+            ("", "continue", []),
+            ("", "f0c674", ["f0c674"]),
+        ],
+    )
+    def test_a_bare_yes_to_a_question_about_nothing_is_left_out(
+        self, question: str, reply: str, said: list[str]
+    ) -> None:
+        before = [assistant(f"The limit is 40 now. {question}")] if question else []
+        messages = [user("Clean up."), *NOISE, *before, user(reply), *ran("make")]
+        assert written(messages, USER) == ["Clean up.", *said]
 
     @pytest.mark.parametrize(
         "reply", ["What does it do?", "Remove it, and all other helpers of the file that are unused."]
@@ -81,7 +100,6 @@ class TestUsersWords:
             "let's implement a fix for both then",
             "I need to downgrade all of these reservations. It's been a tough time.",
             "Let me know the total. We can skip the tests:",
-            "ok",
             "Now add a button.\n\nGreat work so far!",
             "Use **exactly** two spaces. > not tabs",
         ],
@@ -119,7 +137,7 @@ class TestUsersWords:
 
     def test_texts_of_context_providers_have_no_speaker(self) -> None:
         provided = Message("user", user("You must always push.").parts, source_id="provider")
-        assert written([user("Go."), provided, *NOISE], USER) == ["Go."]
+        assert written([user("Fix it."), provided, *NOISE], USER) == ["Fix it."]
 
 
 class TestRefusals:
@@ -130,7 +148,7 @@ class TestRefusals:
 
     def test_a_refused_call_did_not_happen_and_the_reason_is_quoted(self) -> None:
         refused = did({"file_path": "src/a.py", "old_string": "x", "new_string": "y"}, self.REFUSED, failed=True)
-        messages = [user("Go."), *refused]
+        messages = [user("Fix it."), *refused]
         assert written(messages, CHANGES) == written(messages, RUNS) == []
         assert written(messages, USER)[1] == 'The user refused do `src/a.py`. The user said: "keep the old flag"'
 
@@ -195,10 +213,21 @@ class TestExternalState:
         """A booking is stated with its arguments and its outcome."""
         answer = json.dumps({"reservation_id": "JG7FMM", "cabin": "economy", "payment": {"amount": -305}})
         messages = did({"reservation_id": "JG7FMM", "cabin": "economy"}, answer, name="update_reservation_flights")
-        assert written(messages, CHANGES) == [
-            "update_reservation_flights(reservation_id JG7FMM, cabin economy) → "
-            "reservation_id JG7FMM, cabin economy, payment (amount -305)"
+        assert written(messages, STATE) == [
+            "update_reservation_flights → reservation_id JG7FMM, cabin economy, payment (amount -305)"
         ]
+
+    def test_a_plain_answer_is_quoted_with_the_arguments(self) -> None:
+        messages = did({"user_id": "omar", "amount": 50}, "Certificate 3 added.", name="send_certificate")
+        assert written(messages, CHANGES) == ['send_certificate(user_id omar, amount 50) → "Certificate 3 added."']
+
+    def test_a_lookup_that_found_nothing_says_so(self) -> None:
+        messages = did({"origin": "SFO"}, "[]", name="search_flights")
+        assert written(messages, LOOKED) == ["search_flights(origin SFO) → nothing"]
+
+    def test_calculations_are_left_out(self) -> None:
+        messages = did({"expression": "340 - 280"}, "60.0", name="calculate")
+        assert write(messages) == ""
 
     def test_lookups_come_last_with_what_they_found(self) -> None:
         messages = did({"user_id": "omar"}, '{"name": "Omar", "tier": "gold"}', name="get_user_details")
@@ -246,6 +275,21 @@ class TestChanges:
         again = written(edited("/srv/shop/project/src/f1.py", "y = 1", "y = 2"), CHANGES, earlier=write(messages))
         assert next(line.partition(";")[0] for line in again if "f1.py" in line) == "f1.py: edited 2 times"
 
+    def test_a_file_that_commands_name_by_a_relative_path_is_the_same_file(self) -> None:
+        messages = [
+            *edited("/srv/shop/src/a.py"),
+            *ran("rm src/a.py src/b.py"),
+            *ran("cd docs && rm old.md"),
+            *ran("cd /tmp/x && touch y.txt"),
+        ]
+        said = {line.partition(";")[0] for line in written(messages, CHANGES)}
+        assert said == {
+            "/srv/shop/src/a.py: deleted",
+            "/srv/shop/src/b.py: deleted",
+            "/srv/shop/docs/old.md: deleted",
+            "/tmp/x/y.txt: created",
+        }
+
     def test_notes_of_patches_and_whole_files(self) -> None:
         patch = (
             "*** Begin Patch\n*** Update File: a.py\n@@\n-x = 1\n+x = 2\n*** Update File: b.py\n+y = 3\n*** End Patch"
@@ -269,6 +313,31 @@ class TestRuns:
         [only] = written([*passed, *failed], RUNS)
         assert only.startswith("Failed: ")
 
+    @pytest.mark.parametrize(
+        ("command", "output", "is_stated"),
+        [
+            ("git ls-tree HEAD | head -3", "a\nb\nc", False),
+            ("python tool.py list | grep x", "(no output)", False),
+            ("gh pr view 2", "title\nbody\nmore\nend", False),
+            ("git ls-files | wc -l", "80", True),
+            ("python train.py", "epoch 1\nepoch 2\nloss 0.3", True),
+        ],
+    )
+    def test_the_end_of_a_listing_is_no_outcome(self, command: str, output: str, is_stated: bool) -> None:
+        assert bool(written(ran(command, output), RUNS)) == is_stated
+
+    @pytest.mark.parametrize("note", ["Exit code 1", "[The command completed with exit code 1.]"])
+    def test_a_search_without_a_match_did_not_fail(self, note: str) -> None:
+        assert written(ran("grep -n lock src/a.py", note), RUNS) == []
+
+    def test_failures_of_one_call_share_a_line(self) -> None:
+        edit = {"path": "a.c", "old_str": "x", "new_str": "y"}
+        errors = [f"No replacement was performed, old_str `x{n}\ny` is not in a.c" for n in range(3)]
+        messages = [message for error in errors for message in did(edit, error, name="editor", failed=True)]
+        assert written(messages, RUNS) == [
+            'Failed 3 times: `editor a.c`: "No replacement was performed, old_str `x2 y` is not in a.c"'
+        ]
+
     def test_runs_of_one_command_do_not_pile_up(self) -> None:
         messages = [message for n in range(50) for message in ran("make", f"built {n}")]
         assert written(messages, RUNS) == ['Ran `make` → "built 49"']
@@ -277,26 +346,80 @@ class TestRuns:
 class TestFindings:
     def test_complete_sentences_without_announcements(self) -> None:
         text = "Let me check the file. The cause is a missing lock, because two workers share the cache. I'll fix it."
-        assert written([user("Go."), assistant(text), *NOISE], FINDINGS) == [
+        assert written([user("Fix it."), assistant(text), *NOISE], FINDINGS) == [
             "The cause is a missing lock, because two workers share the cache."
         ]
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("The lock is missing, so let me add it:", "The lock is missing"),
+            ("Now I have a complete understanding. The lock is missing in `a.py`.", "The lock is missing in `a.py`."),
+            ("The limit is 40 now. Would you like me to go on?", "The limit is 40 now."),
+        ],
+    )
+    def test_clauses_that_lead_over_or_offer_help_are_left_out(self, text: str, said: str) -> None:
+        assert written([user("Fix it."), assistant(text), *NOISE], FINDINGS) == [said]
+
+    def test_a_sentence_stays_with_the_one_that_names_its_subject(self) -> None:
+        cause = "The importer reads `a.py` before the lock of the other worker is released, " + "which takes long, " * 8
+        text = f"{cause}so both fail. This is why the nightly run fails on that machine. " + "Part 3 is fine. " * 20
+        found = written([user("Why?"), assistant(text), *NOISE], FINDINGS, room=220)
+        assert all("This is why" not in line or "importer" in line for line in found) and "importer" in found[0]
+
+    def test_a_short_text_about_it_is_left_out_when_old(self) -> None:
+        newer = [assistant(f"The limit of part {n} is {n}, because the load is high there.") for n in range(6)]
+        old = [assistant("It works as intended."), *NOISE, assistant("The parser works as intended."), *NOISE]
+        found = written([user("Fix it."), *old, *newer], FINDINGS)
+        assert "The parser works as intended." in found and "It works as intended." not in found
+
+    @pytest.mark.parametrize("reply", ["That is wrong, I can see entries.", "Are you sure? I see entries."])
+    def test_what_was_taken_back_is_marked_although_calls_are_between(self, reply: str) -> None:
+        said = assistant("The cache is never filled because the key is wrong.")
+        answer = assistant("You're right, the key is fine. The reader uses another one.")
+        found = written([user("Find it."), *NOISE, said, *ran("make"), user(reply), answer, *NOISE], FINDINGS)
+        assert [line.endswith(" (the user disagreed)") for line in found] == [True, False]
+
+    def test_tasks_given_to_other_agents_share_a_line(self) -> None:
+        calls = [m for n in range(3) for m in did({"description": f"Review part {n}"}, "Started.", name="Task")]
+        assert written(calls, LOOKED) == ['Started Task: "Review part 0"; "Review part 1"; "Review part 2"']
 
     def test_what_settles_something_wins_over_narration(self) -> None:
         plain = [assistant(f"Reading module number {n} of the importer package.") for n in range(40)]
         finding = assistant("The root cause is the stale cache, so the fix must clear it instead of the table.")
-        text = write([user("Go."), *NOISE, *plain[:20], finding, *plain[20:]], 200)
+        text = write([user("Fix it."), *NOISE, *plain[:20], finding, *plain[20:]], 200)
         assert "stale cache" in text and text.count("Reading module") < 15
 
     def test_the_newest_statements_get_the_most_room(self) -> None:
         reports = [
             assistant(f"Report {n}. " + f"The limit of part {n} was raised because of load. " * 8) for n in range(20)
         ]
-        text = write([user("Go."), *NOISE, *reports], 500)
+        text = write([user("Fix it."), *NOISE, *reports], 500)
         assert "part 19" in text and text.count("part 0 ") <= text.count("part 19 ")
 
     def test_reasoning_counts_half(self) -> None:
-        messages = [user("Go."), assistant(Reasoning("The cause is the stale cache."), "Done."), *NOISE]
+        messages = [user("Fix it."), assistant(Reasoning("The cause is the stale cache."), "Done."), *NOISE]
         assert "The cause is the stale cache." in written(messages, FINDINGS)
+
+
+class TestAgentsWithoutTools:
+    """Commands in blocks of text, answered by user messages, are actions and not a conversation."""
+
+    @pytest.mark.parametrize("block", ["```\n{}\n```", "```bash\n{}\n```", "<command>\n{}\n</command>"])
+    def test_commands_in_blocks_are_runs(self, block: str) -> None:
+        prompt = "\n(Open file: n/a)\n(Current directory: /srv)\nbash-$"
+        messages = [
+            user("Find the cause."),
+            assistant("The build comes first, because it is cheap.\n" + block.format("make all")),
+            user(f"built 3 targets{prompt}"),
+            assistant("The tests fail in one module only.\n" + block.format("pytest -q")),
+            user(f"1 failed, 2 passed\nFAILED a.py::test_x{prompt}"),
+        ]
+        text = write(messages)
+        assert section(text, USER) == ["Find the cause."] and section(text, TALK) == []
+        assert section(text, RUNS)[0] == 'Ran `make all` → "built 3 targets"'
+        assert section(text, RUNS)[1].startswith("Failed: `pytest -q`")
+        assert section(text, FINDINGS)[0] == "The build comes first, because it is cheap."
 
 
 class TestConversations:
@@ -314,6 +437,12 @@ class TestConversations:
         text = write(self.talk(30), 220)
         assert all(f"{day}:" in text and f"Coco{day[0]}" in text for day in self.DAYS)
         assert "sounds great" not in text
+
+    def test_sentences_that_stand_alone_are_worth_more(self) -> None:
+        said = "I planted tomatoes behind the greenhouse. It surprised neighbours walking past. Stay off tall ladders."
+        items = conversation.items_of([Spoken(0, "user", f"John: {said}"), Spoken(1, "assistant", "Maria: Really?")])
+        first, *others = sorted(items, key=lambda item: -item.value)
+        assert "tomatoes" in first.text and all(item.value < 0.6 * first.value for item in others)
 
     def test_a_later_pass_keeps_dates_and_speakers(self) -> None:
         first = write(self.talk(3))
@@ -357,35 +486,35 @@ class TestNoise:
             "The summary below covers the earlier portion of the conversation.\n\nAnalysis:\n"
         )
         finding = "The import fails because the station table has no key. "
-        found = written([user("Go."), *NOISE, user(opening + finding * 20), *ran("make")], FINDINGS)
+        found = written([user("Fix it."), *NOISE, user(opening + finding * 20), *ran("make")], FINDINGS)
         assert found and not any("being continued" in line or "summary below" in line for line in found)
 
     def test_tags_around_reasoning_are_left_out(self) -> None:
         said = assistant("<thinking>The key is wrong because it has no prefix.</thinking>")
-        assert written([user("Go."), *NOISE, said, *ran("make")], FINDINGS) == [
+        assert written([user("Fix it."), *NOISE, said, *ran("make")], FINDINGS) == [
             "The key is wrong because it has no prefix."
         ]
 
     def test_a_lead_in_to_the_next_call_is_left_out(self) -> None:
-        messages = [user("Go."), *NOISE, assistant("Continue removing the others:"), *ran("make")]
+        messages = [user("Fix it."), *NOISE, assistant("Continue removing the others:"), *ran("make")]
         assert written(messages, FINDINGS) == []
 
     def test_a_call_that_was_not_made_is_no_failure(self) -> None:
         skipped = "<tool_use_error>Sibling tool call errored</tool_use_error>"
         calls = did({"file_path": "a.py"}, skipped, name="Read", failed=True)
-        assert not any("Read" in line for line in written([user("Go."), *calls, *NOISE], RUNS))
+        assert not any("Read" in line for line in written([user("Fix it."), *calls, *NOISE], RUNS))
 
     def test_a_rejected_edit_is_quoted_with_its_reason(self) -> None:
         error = "<tool_use_error>String to replace not found in file.\nString: func a() {\n\treturn\n}</tool_use_error>"
         edit = {"file_path": "a.go", "old_string": "func a() {\n\treturn\n}", "new_string": "x"}
         calls = did(edit, error, name="Edit", failed=True)
-        (line,) = [line for line in written([user("Go."), *calls, *NOISE], RUNS) if "Edit" in line]
+        (line,) = [line for line in written([user("Fix it."), *calls, *NOISE], RUNS) if "Edit" in line]
         assert '"String to replace not found in file."' in line
 
     def test_a_bare_error_is_no_reason(self) -> None:
         error = "ERROR:\nNo replacement was performed: `x` occurs twice.\nPlease make it unique."
         calls = did({"path": "a.c", "old_str": "x", "new_str": "y"}, error, name="str_replace_editor", failed=True)
-        (line,) = [line for line in written([user("Go."), *calls, *NOISE], RUNS) if "str_replace" in line]
+        (line,) = [line for line in written([user("Fix it."), *calls, *NOISE], RUNS) if "str_replace" in line]
         assert "No replacement was performed" in line
 
     def test_a_small_new_file_is_described_by_its_lines(self) -> None:

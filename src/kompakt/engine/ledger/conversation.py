@@ -21,8 +21,9 @@ _CLOCK = re.compile(
     r"^\d{1,2}[:.]\d\d(?::\d\d)?\s*(?:[ap]\.?m\.?)?\s*(?:on|,)?\s*|[T ]\d\d:\d\d(?::\d\d)?.*$", re.IGNORECASE
 )
 _FILLER = re.compile(
-    r"^(?:(?:i (?:just )?want(?:ed)? to (?:let you know|tell you|say)(?: that)?|guess what|yeah|yes|well|so|and|but|oh|"
-    r"wow|just|also|actually|anyway|plus|hey|haha|thanks|btw)\b[ ,!-]*)+",
+    r"^(?:(?:i (?:just )?want(?:ed)? to (?:let you know|tell you|say)(?: that)?(?! about)|"
+    r"guess what|yeah|yes|well|so|and|but|oh|wow|just|also|actually|anyway|plus|hey|haha|thanks(?: for \w+)?|btw|"
+    r"great news|good news)\b[ ,!:-]*)+",
     re.IGNORECASE,
 )
 _SPEAKER = re.compile(r"\s*([A-Z][\w' -]{0,30}):\s+")
@@ -33,6 +34,8 @@ _TIME = re.compile(
     r"(?:day)?\b",
     re.IGNORECASE,
 )
+_PROPER = re.compile(r"(?<!['\u2019])\b(?!I\b)[A-Z][a-z]+")
+"""A capitalised word, to be searched after the beginning of a sentence."""
 _PERSONAL = re.compile(r"\b(?:my|i|i'm|i've|i'd|we|we're|our|her|his|their|name)\b", re.IGNORECASE)
 _QUALIFIES = re.compile(
     r"\b(?:hopefully|maybe|perhaps|probably|possibly|if|unless|not|never|no|almost|nearly|except|without)\b",
@@ -51,9 +54,22 @@ _HAPPENED = re.compile(
 )
 _PLEASANTRY = re.compile(
     r"(?:wow|thanks|thank you|aww|yeah|yes|great|that's|sounds|awesome|cool|nice|glad|congrat\w*|agree\w*|hey|hi|hello|"
-    r"good to|how (?:are|is|was))\b",
+    r"good to|how (?:are|is|was)|sorry|good luck|well done)\b",
     re.IGNORECASE,
 )
+_ADVICE = re.compile(
+    r"(?:don't|stay|keep|take (?:care|it|your)|let me know|let's|you (?:can|should|could|are|have|got|must)|"
+    r"you're|you've|remember|enjoy|never give|hope|can't wait|looking forward|hang in)\b",
+    re.IGNORECASE,
+)
+"""Beginning of a sentence that encourages the other one or gives advice: it tells nothing about the speaker."""
+_REFERS = re.compile(
+    r"(?:it|that|this|these|those|they|he|she|their|its|his|her|there)(?:'s|'re|'ve|'ll|'d)?\b(?! name)", re.IGNORECASE
+)
+"""Beginning of a sentence that speaks of something that an earlier one names."""
+
+REFERRING_VALUE = 0.5
+"""Value of such a sentence, relative to one that stands alone."""
 
 COMMON = 0.03
 """Share of the sentences from which a word is so common here that it says nothing."""
@@ -101,7 +117,7 @@ def items_of(events: Sequence[Spoken]) -> list[Item]:
         share = taken / max(8.0, per_date[one.date] * 0.5)
         value = SCALE * information / (1 + share)
         text = _trimmed(one.text, seen, total)
-        if not text:
+        if len(_WORD.findall(text)) < MIN_WORDS:
             continue
         text = f"{one.speaker}: {text}"
         items.append(Item(TALK, one.at + one.number / 1_000, text, value, label=one.date))
@@ -131,7 +147,7 @@ def _information(sentence: _Sentence, seen: Counter[str], total: int) -> float:
     text = sentence.text
     if _PERSONAL.search(text):
         value *= 1.25
-    if re.search(r"(?<!^)(?<!['\u2019])\b(?!I\b)[A-Z][a-z]+", text):
+    if _PROPER.search(text, 1):
         value += 1.0
     if _TIME.search(text):
         value += 0.8
@@ -140,6 +156,10 @@ def _information(sentence: _Sentence, seen: Counter[str], total: int) -> float:
         value *= 0.35
     if _PLEASANTRY.match(text):
         value *= 0.7
+    if _ADVICE.match(text):
+        value *= 0.35
+    if _REFERS.match(text):
+        value *= REFERRING_VALUE
     return value
 
 
@@ -172,5 +192,7 @@ def _trimmed(text: str, seen: Counter[str], total: int) -> str:
     while len(clauses) > 1 and (not telling[0] or _is_opener(clauses[0])):
         clauses.pop(0)
         telling.pop(0)
-    trimmed = _FILLER.sub("", " ".join(clauses)).rstrip(",;-–. ").replace(SAID_GAP, ", ")
+    # a dash between clauses was removed with the split
+    joined = "".join(f"{clause} " if clause[-1] in ",;!" else f"{clause}, " for clause in clauses)
+    trimmed = _FILLER.sub("", joined).rstrip(",;-–. ").replace(SAID_GAP, ", ")
     return f"{trimmed[:1].upper()}{trimmed[1:]}"

@@ -79,7 +79,7 @@ def answer_text(output: str, limit: int) -> str:
     stripped = output.strip()
     if stripped[:1] in ("{", "[") and len(stripped) <= MAX_JSON:
         try:
-            return flat(decode_text(stripped), limit)
+            return flat(decode_text(stripped), limit) or "nothing"
         except ValueError:
             pass
     return quoted(one_line(stripped, limit), limit) if stripped else "no output"
@@ -99,15 +99,31 @@ _SETTLES = re.compile(
 
 _ANNOUNCES = re.compile(
     r"(?:let me|now let me|let's|i'll|i will|i'm going to|now i'll|now i need to|next,? i|"
-    r"now i (?:understand|see|know|can|have (?:all|everything|enough))\b|"
+    r"(?:now )?i (?:now )?have (?:all|everything|enough|an? \w+ (?:understanding|picture|view|overview|idea))\b|"
+    r"now i (?:understand|see|know|can)\b|"
     r"now (?:run|check|update|let|add|fix|verify|create|also)|i can see|i need to|"
     r"we (?:can|need to)|"
     r"good|great|perfect|excellent|ok|okay|sure|alright|understood)\b[^.:!?]*[.:!?]?",
     re.IGNORECASE,
 )
+_OFFERS = re.compile(
+    r"(?:(?:if|once) you (?:have|need|would|want|confirm|prefer)|(?:could|would|can|do) you (?:please |like |want )|"
+    r"please (?:confirm|let me know|provide|hold|wait)|let me know|is there anything|feel free|no problem|"
+    r"thank you for|how can i (?:help|assist)|i(?:'m| am) (?:here|happy|glad) to)\b",
+    re.IGNORECASE,
+)
+"""Beginning of a sentence that offers help or asks for a word. The user's answer is quoted with the question."""
+
 _REASONS = re.compile(
     r"\b(?:because|since|so|instead|but|not|found|fixed|done|is|are|was|were|has|have)\b", re.IGNORECASE
 )
+_LAST_CLAUSE = re.compile(
+    r"(?:,? (?:but|so|and|then)|,|;| [-\u2013\u2014])? (?:now )?"
+    r"(?:let me|let's|i'll|i will|i need to|i'm going to) [^,;:]*:$",
+    re.IGNORECASE,
+)
+"""The end of a sentence that leads over to a call, as in "The file is missing, so let me create it:"."""
+
 _LEADS_IN = re.compile(r"(?:continue|then|next|also|another|same|first|finally|here)\b", re.IGNORECASE)
 """Beginning of a short sentence with a colon that leads to the next call, as in "Continue removing the others:"."""
 
@@ -120,6 +136,24 @@ _SPECIFIC = re.compile(r"`|\w[._/]\w|\w\(\)")
 _MARKUP = re.compile(r"\*\*|^#{1,6} |^> ")
 _THINKING = re.compile(r"</?thinking>")
 """Tags that some models put around their reasoning in a plain text."""
+
+_DEPENDENT = re.compile(
+    r"(?:this|that|these|those|it|they|he|she|its|their|both|neither|either|such|but|so|then|however|also|instead|otherwise|"
+    r"and|or|which|because|since|therefore|thus|still)\b",
+    re.IGNORECASE,
+)
+"""Beginning of a sentence that needs the one before it."""
+
+_PRONOUN = re.compile(
+    r"(?:but |so |and |also |however,? )?(?:(?:this|that|these|those|it|they|he|she)"
+    r"(?:'s|'re|'ll|'d| (?:is|are|was|were|has|have|had|will|would|should|could|can|may|might|must|does|do|did))\b"
+    r"|(?:it|they|he|she) \w+(?:s|ed)\b|(?:this|that) \w+ed\b)",
+    re.IGNORECASE,
+)
+"""Beginning of a sentence whose subject is only a pronoun."""
+
+MOST_JOINED = 2.2
+"""Length of a passage, relative to the usual one, up to which it takes in sentences that depend on it."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'`(*\[\d])")
 
@@ -134,18 +168,26 @@ def passages(text: str, size: int = PASSAGE, *, keep_all: bool = False) -> list[
     current = ""
     sentences = map(_bounded, _SENTENCE_END.split(text)) if keep_all else _sentences(text)
     for sentence in sentences:
-        if not keep_all and _announces(sentence):
-            continue
-        if current and len(current) + len(sentence) > size * 1.4:
-            found.append(current)
-            current = ""
+        if not keep_all:
+            if _announces(sentence):
+                continue
+            if sentence.endswith(":") and (led := _LAST_CLAUSE.search(sentence)) and led.start():
+                sentence = sentence[: led.start()]
+        length = len(current) + len(sentence)
+        if current and (len(current) >= size or length > size * 1.4):
+            depends = current.endswith(":") or _DEPENDENT.match(sentence) is not None
+            if not depends or length > size * MOST_JOINED:
+                found.append(current)
+                current = ""
         current = f"{current} {sentence}" if current else sentence
-        if len(current) >= size:
-            found.append(current)
-            current = ""
     if current:
         found.append(current)
     return found
+
+
+def lacks_subject(passage: str) -> bool:
+    """Return whether a passage is short and speaks of "it" or "this", which only the text before it names."""
+    return len(passage) < MAX_ANNOUNCEMENT and _PRONOUN.match(passage) is not None
 
 
 def last_question(line: str) -> str:
@@ -158,6 +200,8 @@ def _announces(sentence: str) -> bool:
     """Return whether a sentence only announces what comes next."""
     if _ANNOUNCES.fullmatch(sentence) or (sentence[:4].lower() == "now " and sentence.endswith(":")):
         return True
+    if len(sentence) < MAX_ANNOUNCEMENT and _OFFERS.match(sentence):
+        return not _SPECIFIC.search(sentence) and not any(map(str.isdigit, sentence))
     if sentence.endswith(":") and len(sentence) < MAX_LEAD_IN and not _SPECIFIC.search(sentence):
         return _LEADS_IN.match(sentence) is not None
     if not _ANNOUNCES.match(sentence):
@@ -189,6 +233,9 @@ def _bounded(sentence: str) -> str:
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _TAG = re.compile(r"<([a-z][\w-]{0,40})>[^<\n]{0,40}</\1>|</?[a-z][\w-]{0,40}>")
+_NOT_PROSE = re.compile(r"\s*(?:\{|\[Tool|\}|//|#!|-{2,} ?[A-Z ]+ ?-{2,}\s*$)")
+"""Lines of a report that are no prose: data, logged calls, rules with a title in capitals."""
+
 _PROSE_LINE = re.compile(r"\s*+(?:[-*>]|\d{1,3}[.)]|#{1,6})?+\s*+(?:\*\*)?[A-Z][^{};=]{30}")
 
 MIN_REPORT = 600
@@ -213,15 +260,13 @@ def is_report(output: str) -> bool:
 def report_text(output: str) -> str:
     """Return the prose of a report: without tags, code blocks, and lines that log calls of tools."""
     prose = _FENCED.sub("", _TAG.sub(" ", output[:MAX_REPORT]))
-    return "\n".join(
-        line for line in prose.split("\n") if not line.lstrip().startswith(("{", "[Tool", "}", "//", "#!"))
-    )
+    return "\n".join(line for line in prose.split("\n") if not _NOT_PROSE.match(line) and '[{"' not in line)
 
 
 _COURTESY = re.compile(
     r"(?:i can (?:help|assist)|i understand|i apologi[sz]e|thank you|you're (?:welcome|right)|of course|certainly|"
     r"(?:could|would|can) you (?:please )?(?:confirm|provide|let me know)|please (?:confirm|let me know|provide)|"
-    r"let me know|it seems|it looks like|is there anything)\b",
+    r"let me know|it seems|it looks like|is there anything|no problem|please hold|if you (?:have|need|would like))\b",
     re.IGNORECASE,
 )
 

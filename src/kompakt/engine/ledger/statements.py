@@ -17,7 +17,7 @@ from itertools import islice
 import msgspec
 
 from kompakt.engine.ledger import conversation
-from kompakt.engine.ledger.events import THOUGHT, Event, Spoken, ToolUse
+from kompakt.engine.ledger.events import THOUGHT, Event, Spoken, ToolUse, with_actions
 from kompakt.engine.ledger.excerpts import (
     PASSAGE,
     answer_text,
@@ -25,6 +25,7 @@ from kompakt.engine.ledger.excerpts import (
     flat,
     harmless,
     is_report,
+    lacks_subject,
     last_question,
     one_line,
     passages,
@@ -35,18 +36,20 @@ from kompakt.engine.ledger.excerpts import (
 )
 from kompakt.engine.ledger.extract.changes import FileEdit, edit_of
 from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, refusal, speaks_of_tests, test_totals
+from kompakt.engine.ledger.extract.record_changes import MAX_CHANGE, change_text, identity
 from kompakt.engine.ledger.extract.records import (
     MAX_JSON,
     MIN_ROWS,
     Focus,
     Record,
+    decoded_object,
     decoded_records,
     identifiers,
     table,
     with_arguments,
     without_arguments,
 )
-from kompakt.engine.ledger.extract.shell import quotes
+from kompakt.engine.ledger.extract.shell import only_prints, quotes
 from kompakt.engine.ledger.extract.tasks import ACTIVE, OPEN, Tasks, is_task
 from kompakt.engine.ledger.extract.tool_calls import Effect, input_text, snake_case
 from kompakt.engine.ledger.extract.user_words import STRICT, is_notice, user_message
@@ -69,14 +72,14 @@ MAX_FAILURE = 220
 
 FAILURE_LINES = 4
 
-SHORT_WORDS = 12
-"""Characters of a message like "yes" or "continue", which says little without what came before."""
-
 MAX_REPLY = 60
 """Characters of a message that is quoted with the question it answers."""
 
 MAX_QUESTION = 200
 """Characters kept of that question."""
+
+ABOUT_WORDS = 2
+"""Words by which a question says what it is about; with fewer it only asks whether to go on."""
 
 MAX_FAILURES = 50
 """Newest failures that are compared with later runs."""
@@ -90,8 +93,14 @@ MIN_SUMMARY = 1_000
 MAX_RECORDS_TEXT = 1_000_000
 """Characters of answers that are read for tables, the newest first, so that a ledger of huge answers stays fast."""
 
+CHANGE_VALUE = 10
+"""Value of a change of an object outside, apart from how many values it states."""
+
 TABLE_VALUE = 5
 """Value of a row of a table of lookups, apart from how long and how new it is."""
+
+TOLD_VALUE = 0.6
+"""Value of a row about an object whose changes are stated, relative to other rows."""
 
 CELL_CHARS = 12
 """Characters of a row that are worth one more: each cell is a fact of its own."""
@@ -103,6 +112,9 @@ MAX_REPORTED = 12
 """Passages of one report that may be quoted."""
 
 MAX_NAMED_TOOLS = 6
+
+MAX_STARTED = 12
+"""Newest tasks given to other agents that are named."""
 
 MAX_LISTED = 40
 """Newest files of one folder that are named as looked at."""
@@ -133,6 +145,9 @@ MIN_OLD_SPEECH = 200
 RECENT_EVENTS = 400
 """Newest events from which everything is taken; from older ones only what lasts."""
 
+UNNAMED_VALUE = 0.3
+"""Value of a text that begins with "it" or "this" and names nothing, relative to others."""
+
 REJECTED_VALUE = 0.4
 """Value of what the assistant said if the user's next words reject it, relative to other findings."""
 
@@ -143,11 +158,36 @@ _REJECTS = re.compile(
 )
 """Beginning of a message in which the user rejects what the assistant just said."""
 
+_CONCEDES = re.compile(
+    r"you(?:'re| are) (?:absolutely |completely |totally )?right\b|i was wrong\b|my mistake\b", re.IGNORECASE
+)
+"""Beginning of an answer in which the assistant takes back what it said before the user's message."""
+
+_SAYS_NOTHING = re.compile(
+    r"(?:\W*(?:y|yes|yep|yeah|ok|okay|k|sure|thanks|thank you|please|great|good|nice|cool|perfect|continue|proceed"
+    r"|go|go on|go ahead|next|hi|hello|hey)\b)*\W*",
+    re.IGNORECASE,
+)
+"""A message that only agrees or greets."""
+
+_ASKS_NOTHING = words_of(
+    "about again anything before changes confirm continue correct could does else feel free good have help here know"
+    " let like look looks make match more need next okay other please prefer proceed provide questions ready right"
+    " sense shall should start that there these this understanding want what which will with would your"
+)
+"""Words of a question that do not say what it is about."""
+
+_RESTATES = re.compile(r"The user (?:is (?:asking|saying|telling)|asks|asked|says|said|wants|wanted|would like)\b")
+"""Beginning of a thought that repeats the user's message, which is quoted anyway."""
+
 _READ_VERBS = re.compile(
     r"(?:[a-z0-9]+[_.:-]{1,2})*(?:get|list|read|search|find|grep|glob|view|look|lookup|fetch|query|show|describe|check|count|"
     r"think|calculate|estimate|compare|ls|cat|web|open|inspect|status|output|history|info|screenshot|snapshot)(?![a-z])",
     re.IGNORECASE,
 )
+_CALCULATES = re.compile(r"(?:[a-z0-9]+[_.:-]{1,2})*(?:calculate|calculator|think|sleep|wait)(?![a-z])", re.IGNORECASE)
+"""Names of tools whose answers follow from their input."""
+
 _SHARED_STATE = re.compile(
     r"\bgit (?:-C \S+ )?(?:commit|push|merge|rebase|cherry-pick|checkout|switch|reset|revert|stash|tag|pull|am|clone"
     r"|branch -[dDmM]|worktree (?:add|remove))\b"
@@ -162,11 +202,15 @@ _NOISE = re.compile(r"\s*(?:Shell cwd was reset\b|\$ |\[\w+\] \$ )")
 """Lines of an output that say nothing about the outcome: notes of the agent, echoes of commands."""
 
 _BARE_FAILURE = re.compile(
-    r"(?:error: )?(?:exit(?:ed with)?(?: code| status)?:? \d+|FAIL|failed|error)[.:]?", re.IGNORECASE
+    r"\W*(?:error: )?(?:the command (?:completed|finished|failed|exited) with )?"
+    r"(?:exit(?:ed with)?(?: code| status)?:? \d+|FAIL|failed|error)\W*",
+    re.IGNORECASE,
 )
 _LOCATED = re.compile(r"\s*\S+?:\d+(?::\d+)?: \S")
 _NOT_RUN = re.compile(r"\s*(?:Sibling tool call errored|Cancelled: parallel tool call)")
 """Answers of calls that were not made because another call of the same answer failed."""
+
+_NO_OUTPUT = re.compile(r"\W*no (?:output|content|matches|results)(?: found)?\W*", re.IGNORECASE)
 
 _ERROR_TAG = re.compile(r"</?(?:tool_use_)?error>")
 
@@ -213,11 +257,25 @@ class Statements:
         self._upto = max(1, upto)
         self._tasks = Tasks()
         self._files: dict[str, FileChanges] = {}
+        self._in_full: dict[str, str] = {}
+        """The newest absolute path of each file name."""
+        self._folder = ""
+        """The folder in which commands run, once a file was named both ways."""
         self._runs: dict[str, tuple[int, bool]] = {}
         """When a command last ran, and whether it failed."""
         self._failures: list[tuple[str, Item]] = []
+        self._tool_failures: Counter[str] = Counter()
+        """How often each call of a tool failed that is not a command."""
         self._passes: dict[str, Item] = {}
         self._looked: dict[str, dict[str, None]] = {}
+        self._started: dict[str, dict[str, None]] = {}
+        """What was given to tools that start another agent."""
+        self._objects: dict[str, Record] = {}
+        """Objects outside by their id, as they were last seen."""
+        self._changed: dict[str, Record] = {}
+        """Those that a call changed."""
+        self._made: dict[str, Record] = {}
+        """What the newest call of each tool made."""
         self._lookups: list[tuple[ToolUse, list[Record]]] = []
         """Calls that answered with records."""
         self._reports = 0
@@ -229,6 +287,7 @@ class Statements:
 
     def read(self, events: Sequence[Event], is_hidden: Callable[[Event], bool]) -> list[Item]:
         """Return the items of all hidden events, in no order."""
+        events = with_actions(events)
         if not any(type(event) is ToolUse for event in events) and not self._files:
             spoken = [event for event in events if type(event) is Spoken and event.role != THOUGHT and is_hidden(event)]
             if len(spoken) > 1:
@@ -240,8 +299,7 @@ class Statements:
         asked = [number for number, event in enumerate(events) if type(event) is Spoken and event.role == "user"]
         self._records_from = _records_from(events)
         self._newest_user = events[asked[-NEW_REQUESTS]].at if len(asked) >= NEW_REQUESTS else -1
-        replied = [(events[number - 1], events[number]) for number in asked if number]
-        rejected = {id(said) for said, reply in replied if _is_rejected(said, reply)}
+        rejected = _rejected(events)
         for number, event in enumerate(events):
             lasting = number < recent
             if lasting and _fades(event):
@@ -271,25 +329,31 @@ class Statements:
                 self._read_assistant(Spoken(event.at, "assistant", said), NEW_SPEECHES + 1, scale=FOREIGN_VALUE)
             return
         text = user_message(event.text)
+        is_new = event.at > self._newest_user
         if question and 0 < len(text) <= MAX_REPLY and not text.endswith("?"):  # "yes" says nothing by itself
-            text = f"{text} (reply to {quoted(question, MAX_QUESTION)})"
-            self._add(USER, event.at, text, 14.0 if event.at > self._newest_user else 8.0)
+            if len(words_of(question) - _ASKS_NOTHING) >= ABOUT_WORDS:
+                text = f"{text} (reply to {quoted(question, MAX_QUESTION)})"
+                self._add(USER, event.at, text, 14.0 if is_new else 8.0)
+                return
+        if len(text) <= MAX_REPLY and _SAYS_NOTHING.fullmatch(text):
             return
         parts = passages(text, 400, keep_all=True)
         last = len(parts) - 1
-        is_new = event.at > self._newest_user
         for number, part in enumerate(parts):
             if STRICT.search(part):
                 value = 16.0
             elif number == 0:
-                value = 1.0 if len(part) < SHORT_WORDS else 14.0 if is_new else 8.0
+                value = 14.0 if is_new else 8.0
             else:
                 value = 6.0 if number == last else 3.0
             self._add(USER, event.at, part, value, passage=number, passages=last + 1)
 
     def _read_assistant(self, event: Spoken, age: int, *, scale: float = 1.0, is_rejected: bool = False) -> None:
-        parts = passages(event.text)
-        is_report = len(event.text) > 300
+        text = event.text
+        if event.role == THOUGHT and _RESTATES.match(text):
+            text = text.partition(". ")[2] or text.partition("\n")[2]
+        parts = passages(text)
+        is_report = len(text) > 300
         recency = 1.9 if age <= 2 else 1.5 if age <= NEW_SPEECHES else 1.0
         scale *= 0.5 if event.role == THOUGHT else REJECTED_VALUE if is_rejected else 1.0
         remark = " (the user disagreed)" if is_rejected else ""
@@ -297,6 +361,8 @@ class Statements:
             value = (2.2 * substance(part) + (1.2 if is_report else 0)) * recency * (1.25 if number == 0 else 1.0)
             if not is_report and len(part) < 90 and age > 2 and event.role != THOUGHT:
                 value *= 0.4
+            if number == 0 and lacks_subject(part):
+                value *= UNNAMED_VALUE
             self._add(FINDINGS, event.at, harmless(part) + remark, value * scale, passage=number, passages=len(parts))
 
     # --- what was done --------------------------------------------------------------------------------------------
@@ -319,7 +385,9 @@ class Statements:
             self._read_command(event, effect, effect.command, lasting=lasting)
         elif has_failed(result, effect):
             about = next((path for _, path in effect.files), None) or flat(dict(effect.fields), 120)
-            self._note_failure(event, f"{event.call.name} {about}", f"{event.call.name} {about}"[:80])
+            key = f"{event.call.name} {about}"[:200]
+            self._tool_failures[key] += 1
+            self._note_failure(event, f"{event.call.name} {about}", key)
         elif any(how != "read" for how, _ in effect.files):
             for how, path in effect.files:
                 self._note_file(event, how, path, edit_of(effect.fields, path))
@@ -349,12 +417,14 @@ class Statements:
         elif speaks_of_tests(output) and (totals := test_totals(output)):
             text = f"Passed: {as_code(command, MAX_COMMAND)} → {quoted(one_line(totals[-1], 140), 140)}"
             self._passes[key] = self._item(RUNS, event.at, text, 1.5 + 2 * recency, partial=True)
-        elif quotes(command):
-            self._looked.setdefault("", {}).pop(key, None)
-            self._looked[""][key] = None
         else:
+            if quotes(command):
+                self._note_looked(event, effect)
+                return
             lines = [line.strip() for line in output[-600:].split("\n") if line.strip() and not _NOISE.match(line)]
             cut = "… " if len(lines) > 2 or len(output) > 600 else ""
+            if only_prints(command) and (cut or not lines or _NO_OUTPUT.fullmatch(lines[-1])):
+                return  # the end of a listing says nothing
             answer = quoted(cut + one_line(" / ".join(lines[-2:]), 180), 182) if lines else "no output"
             text = f"Ran {as_code(command, MAX_COMMAND)} → {answer}"
             self._passes[key] = self._item(RUNS, event.at, text, 1.0 + 2 * recency, partial=True)
@@ -378,16 +448,28 @@ class Statements:
                 (value for key, value in effect.fields.items() if key in _ABOUT and isinstance(value, str)), ""
             )
             if about:
-                text = f"Started {harmless(name)}: {quoted(one_line(about, MAX_QUOTE), MAX_QUOTE)}"
-                self._add(LOOKED, event.at, text, 1 + recency)
+                self._started.setdefault(name, {})[quoted(one_line(about, MAX_QUOTE), MAX_QUOTE)] = None
             return
         reads = _READ_VERBS.match(snake_case(name)) is not None
-        if reads and lasting:
+        if (reads and lasting) or _CALCULATES.match(snake_case(name)):
             return
         if reads and event.at < self._records_from and event.result.output.lstrip()[:1] in ("{", "["):
             return
         if reads and (records := decoded_records(event.result.output)) is not None:
             self._lookups.append((event, records))
+            if len(records) == 1 and (id := identity(record := with_arguments(records[0], effect.fields))):
+                self._objects[id] = record
+            return
+        if not reads and (record := decoded_object(event.result.output)) is not None:
+            id = identity(record)
+            before, other = self._objects.get(id), self._made.get(name)
+            text = change_text(harmless(name), effect.fields, record, before=before, other=other)
+            if id:
+                self._objects[id] = self._changed[id] = record
+                if before is None:
+                    self._made[name] = record
+            value = CHANGE_VALUE + len(text) / CELL_CHARS
+            self._add(STATE, event.at, text, value, partial=len(text) >= MAX_CHANGE)
             return
         given = flat(dict(effect.fields), 220) if effect.fields else one_line(str(event.call.input or ""), 220)
         is_data = event.result.output.lstrip()[:1] in ("{", "[")
@@ -423,7 +505,8 @@ class Statements:
             fields, name = event.effect.fields, event.call.name
             assert event.result is not None
             if event.result.output.lstrip()[:1] == "{" and len(records) == 1:
-                tables.setdefault(name, []).append((event, with_arguments(records[0], fields)))
+                record = with_arguments(records[0], fields)
+                tables.setdefault(name, []).append((event, self._changed.get(identity(record), record)))
                 continue
             linked = [record for record in records if focus.links(record, name)]
             if linked:
@@ -436,8 +519,10 @@ class Statements:
                 continue
             heading, lines = table([record for _, record in rows], focus)
             label = f"{harmless(name)} → {heading}"
-            for number, ((event, _), line) in enumerate(zip(rows, lines, strict=True)):
+            for number, ((event, record), line) in enumerate(zip(rows, lines, strict=True)):
                 value = TABLE_VALUE + len(line) / CELL_CHARS + 2 * event.at / self._upto
+                if identity(record) in self._changed:  # what was changed in it is stated elsewhere
+                    value *= TOLD_VALUE
                 at = event.at + number / (10 * len(rows))
                 reference = "" if identifiers(line.partition(" ")[0]) else self._reference(event.at)
                 self.items.append(Item(LOOKED, at, line, value, reference, label=label))
@@ -457,7 +542,21 @@ class Statements:
         text = f"{harmless(event.call.name)}({given}) → {answer_text(event.result.output, MAX_LOOKUP)}"
         self._add(LOOKED, event.at, text, 5 + 2 * event.at / self._upto, partial=True)
 
+    def _located(self, path: str) -> str:
+        """Return the absolute form of a relative path, if another call named the same file in full."""
+        path = path.removeprefix("./")
+        if path.startswith(("/", "~", "..")):
+            return path
+        _, folder, name = path.rpartition("/")
+        known = self._in_full.get(name, "")
+        if folder and known.endswith(f"/{path}"):
+            self._folder = known.removesuffix(path)
+        return self._folder + path
+
     def _note_file(self, event: ToolUse, how: str, path: str, edit: FileEdit) -> None:
+        path = self._located(path)
+        if path.startswith("/"):
+            self._in_full[path.rpartition("/")[2]] = path
         file = self._files.get(path)
         words = {"modified": "edited"}.get(how, how)
         if file is None:
@@ -480,13 +579,15 @@ class Statements:
             file.notes.setdefault(edit.note, edit.added.strip())
 
     def _note_looked(self, event: ToolUse, effect: Effect) -> None:
-        for _, path in effect.files:
+        for how, path in effect.files:
+            if how != "read":
+                continue
             folder, _, name = path.rpartition("/")
             names = self._looked.setdefault(folder or ".", {})
             names.pop(name, None)
             names[name] = None
-        if not effect.files and (about := effect.url or effect.sought):
-            self._looked.setdefault("", {})[f"{event.call.name} {about}"] = None
+        if not effect.files and effect.url:
+            self._looked.setdefault("", {})[f"{event.call.name} {effect.url}"] = None
 
     def _note_failure(self, event: ToolUse, what: str, key: str) -> None:
         assert event.result is not None
@@ -500,7 +601,8 @@ class Statements:
             said = [line.strip() for line in output[-2_000:].split("\n") if line.strip()]
             reasons = [line for line in said if not _BARE_FAILURE.fullmatch(line)]
             if event.effect.command is None and len(output) <= 2_000:  # tools state the reason first, then their input
-                lines = reasons[:1] or said[:1]
+                is_quoting = bool(reasons) and reasons[0].count("`") % 2 == 1
+                lines = [" ".join(reasons)] if is_quoting else reasons[:1] or said[:1]
             else:
                 lines = reasons[-2:] or said[-1:]
         chosen = lines if len(lines) <= FAILURE_LINES else [*lines[:2], *lines[2 - FAILURE_LINES :]]
@@ -519,7 +621,10 @@ class Statements:
         if root:
             self.items.append(Item(CHANGES, -2, f"{ROOTED}{harmless(root)}", 100))
         for file in self._files.values():
+            in_root = file.path.startswith(root)
             file.path = file.path.removeprefix(root)
+            if root and not in_root and not file.path.startswith(("/", "~", ".")):
+                file.path = f"./{file.path}"  # relative to a folder that is not known
             notes = sorted(file.notes, key=len, reverse=True)
             scale = SCRATCH_VALUE if file.path.startswith(_SCRATCH) else 1
             self.items.append(Item(CHANGES, file.at, file.text(), FILE_VALUE * scale, file.reference))
@@ -532,15 +637,19 @@ class Statements:
             for rank, note in enumerate(more[: MAX_NOTES - 1], 1):
                 text = f"also in {harmless(short)}: {note}"
                 self.items.append(Item(CHANGES, file.at + rank / 1_000, text, 2.5 / (1 + 0.2 * rank)))
-        newest = {item.text: (key, item) for key, item in self._failures}
+        newest = {key if key in self._tool_failures else item.text: (key, item) for key, item in self._failures}
         for age, (key, item) in enumerate(sorted(newest.values(), key=lambda pair: -pair[1].at)):
             resolved = age < MAX_FAILURES and self._passed_later(key, item.at)
-            state = "Failed (a later run passed)" if resolved else "Failed"
+            times = self._tool_failures[key]
+            state = "Failed (a later run passed)" if resolved else f"Failed {times} times" if times > 1 else "Failed"
             value = (3.5 if age < 6 else 2.0) * (0.5 if resolved else 1)
             self.items.append(msgspec.structs.replace(item, text=f"{state}: {item.text}", value=value))
         for key, item in self._passes.items():
             if not self._runs[key][1]:
                 self.items.append(item)
+        for name, given in self._started.items():
+            text = f"Started {harmless(name)}: {'; '.join(list(given)[-MAX_STARTED:])}"
+            self.items.append(Item(LOOKED, self._upto, text, 2.0))
         changed = {path.rpartition("/")[2] for path in self._files}
         for folder, names in self._looked.items():
             listed = [name for name in names if name not in changed][-MAX_LISTED:]
@@ -616,11 +725,21 @@ def _untagged_error(output: str) -> str:
     return _ERROR_TAG.sub("", output) if "error>" in output else output
 
 
-def _is_rejected(said: Event, reply: Event) -> bool:
+def _rejected(events: Sequence[Event]) -> set[int]:
+    """Return the texts of the assistant that the user's next words reject, or that it then takes back itself."""
+    spoken = [event for event in events if type(event) is Spoken and event.role != THOUGHT]
+    found = {id(said) for said, reply in pairwise(spoken) if _is_rejected(said, reply)}
+    for said, reply, answer in zip(spoken, spoken[1:], spoken[2:], strict=False):
+        if (said.role, reply.role, answer.role) == ("assistant", "user", "assistant") and _CONCEDES.match(answer.text):
+            found.add(id(said))
+    return found
+
+
+def _is_rejected(said: Spoken, reply: Spoken) -> bool:
     """Return whether the user's next words reject what the assistant said. A short "no" may answer a question."""
-    if type(said) is not Spoken or type(reply) is not Spoken or (said.role, reply.role) != ("assistant", "user"):
+    if (said.role, reply.role) != ("assistant", "user") or is_notice(reply.text):
         return False
-    text = user_message(reply.text) if not is_notice(reply.text) else ""
+    text = user_message(reply.text)
     return _REJECTS.match(text) is not None and (len(text) > MAX_REPLY or not _question(said))
 
 

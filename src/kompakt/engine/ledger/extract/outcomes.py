@@ -126,7 +126,8 @@ def has_failed(result: ToolResult, effect: Effect) -> bool:
     if effect.command is None:
         return not effect.reads and (bool(exit_code(output)) or _REFUSES.match(output) is not None)
     if code := exit_code(output):
-        return not (code == 1 and quotes(effect.command) and not failure_lines(output))  # a search that found nothing
+        # a search that found nothing
+        return not (code == 1 and quotes(effect.command) and all(map(_EXIT.search, failure_lines(output))))
     zone = output if len(output) <= 4 * LAST else f"{output[: 2 * LAST]}\n{output[-2 * LAST :]}"
     return _has(_BROKEN_WORDS, zone) and _BROKEN.search(zone) is not None and not quotes(effect.command)
 

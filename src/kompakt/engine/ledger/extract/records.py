@@ -41,6 +41,9 @@ MIN_COLUMNS = 2
 
 MAX_COLUMNS, MAX_INNER = 24, 8
 
+MIN_DATES = 3
+"""Dates of a column from which their year is named only once."""
+
 _STEM, _MIN_WORD = 5, 4
 """Characters by which words of keys and of speech are compared: price, prices and pricing are one word."""
 
@@ -53,6 +56,8 @@ _WORD = re.compile(r"[^\W\d_]{4,}")
 _VALUE = re.compile(r"\w(?:[\w.-]*\w)?")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d")
+_DATE = re.compile(r"(?<![\w-])(\d{4})-(?=\d\d-\d\d(?![\w:-]))")
+"""The year of a date without a time."""
 _SEPARATORS = frozenset("|/,;")
 _GENERIC = frozenset(
     ["total", "number", "count", "time", "type", "value", "list", "data", "info", "details", "current"]
@@ -78,6 +83,18 @@ def decoded_records(output: str) -> list[Record] | None:
             return cast("list[Record]", lists[0])
         return [value]
     return cast("list[Record]", value) if _is_records(value) else None
+
+
+def decoded_object(output: str) -> Record | None:
+    """Read an answer as one object; ``None`` for anything else."""
+    stripped = output.strip()
+    if stripped[:1] != "{" or len(stripped) > MAX_JSON:
+        return None
+    try:
+        value = decode_text(stripped)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and value else None
 
 
 def _is_records(value: Json) -> bool:
@@ -190,7 +207,7 @@ class _Column:
     """The values of one key, as texts."""
 
     def __init__(self, key: str, values: Sequence[Json], focus: Focus | None) -> None:
-        inner = _inner_keys(values)
+        inner = inner_keys(values)
         self.is_empty = all(value in (None, "", [], {}) for value in values)
         self.is_used = focus is not None and any(map(focus.uses, values))
         self.is_relevant = focus is None or self.is_used
@@ -202,7 +219,18 @@ class _Column:
             records = [record for value in values for record in _records_in(value)]
             inner = _focused(inner, records, focus)
         self.name = f"{key} ({'/'.join(inner)})" if inner else key
-        self.cells = [_cell(value, inner) for value in values]
+        self.cells = [cell_text(value, inner) for value in values]
+        if focus is not None:
+            self.cells = [", ".join(dict.fromkeys(cell.split(", "))) for cell in self.cells]
+            self._name_year()
+
+    def _name_year(self) -> None:
+        """Name the year of many dates once."""
+        years = {year for cell in self.cells for year in _DATE.findall(cell)}
+        if len(years) == 1 and sum(len(_DATE.findall(cell)) for cell in self.cells) >= MIN_DATES:
+            (year,) = years
+            self.name += f" in {year}"
+            self.cells = [_DATE.sub("", cell) for cell in self.cells]
 
     def is_repeated_in(self, columns: Sequence[_Column]) -> bool:
         """Return whether a longer cell of the same row contains what this column says, in every row."""
@@ -225,7 +253,7 @@ def _focused(keys: tuple[str, ...], records: Sequence[Record], focus: Focus) -> 
     return tuple(key for key in keys if key in wanted or key in spoken) or keys
 
 
-def _inner_keys(values: Sequence[Json]) -> tuple[str, ...] | None:
+def inner_keys(values: Sequence[Json]) -> tuple[str, ...] | None:
     """Return the keys that the records inside of a column share; ``None`` when it holds no such records."""
     found: dict[str, None] = {}
     for value in values:
@@ -246,7 +274,8 @@ def _records_in(value: Json) -> Iterator[dict[str, Json]]:
         yield from (cast("dict[str, Json]", item) for item in value if isinstance(item, dict))
 
 
-def _cell(value: Json, inner: tuple[str, ...] | None) -> str:
+def cell_text(value: Json, inner: tuple[str, ...] | None) -> str:
+    """Write a value on one line; of inner records the values of some keys, without the keys."""
     if inner:
         return ", ".join("/".join(_plain(record.get(key)) for key in inner) for record in _records_in(value)) or "-"
     if isinstance(value, list):

@@ -7,6 +7,7 @@ ignored. Linear in the command.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterator
 
@@ -32,12 +33,34 @@ _QUOTING = re.compile(
     r"|\bgit\b[^|;&]{0,80}\b(?:diff|show|log|blame|grep)\b"
 )
 
+_LOOKING = re.compile(
+    r"\s*(?:cd [^&;|]+(?:&&|;)\s*)?(?:"
+    r"(?:ls|cat|head|tail|less|more|grep|rg|ag|find|tree|wc|which|pwd|stat|du|df|file|env|printenv|echo|date|ps|jq|nl|sort"
+    r"|diff|cut|awk|sed -n|type|whoami|hostname|uname|id|history|xxd|strings)\b"
+    r"|git (?:-C \S+ )?(?:status|log|diff|show|blame|grep|ls-\w+|rev-\w+|cat-file|branch(?! -[dDmM])"
+    r"|remote(?! (?:add|set|remove))|describe|reflog|config --get|shortlog|merge-base|name-rev|stash (?:list|show)"
+    r"|worktree list|tag -l)\b"
+    r"|(?:gh|glab) \w+ (?:view|list|diff|checks|status)\b"
+    r"|(?:docker|kubectl|podman) (?:ps|get|logs|describe|images|inspect)\b"
+    r"|(?:npm|pip|uv pip|cargo|go) (?:ls|list|show|view|info|tree)\b)"
+)
+_FILTERED = re.compile(r"\|\s*(?:head|grep|egrep|rg|jq|awk|cut|sed|sort|uniq|python3?)\b[^|]*$")
+
 Operations = Iterator[tuple[str, str]]
 
 
 def quotes(command: str) -> bool:
     """Return whether a command prints existing text, so that a failure in its output is not its own."""
     return _QUOTING.search(command[:MAX_COMMAND]) is not None
+
+
+def only_prints(command: str) -> bool:
+    """Return whether a command shows something and changes nothing, or its output was cut to some of its lines.
+
+    The last lines of such an output are no verdict on anything.
+    """
+    command = command[:MAX_COMMAND]
+    return _LOOKING.match(command) is not None or _FILTERED.search(command) is not None
 
 
 class _Simple(msgspec.Struct, gc=False):
@@ -56,7 +79,11 @@ def file_operations(command: str) -> Operations:
     """Yield what a command does to files, as (operation, path)."""
     if ">" not in command and not any(name in command for name in _KNOWN):
         return
+    folder: str | None = ""
     for one in _chain(_without_documents(command[:MAX_COMMAND])):
+        if one.words[:1] == ["cd"]:
+            target = one.words[1] if len(one.words) == 2 else ""
+            folder = posixpath.join(folder or "", target) if _is_plain(target) or target == ".." else None
         if (
             one.doubtful
             or one.words[:1] == ["[["]
@@ -65,10 +92,15 @@ def file_operations(command: str) -> Operations:
             continue
         for how, path in one.outputs:
             if how in (">", "1>", ">>", "1>>") and _is_plain(path) and not path.startswith("/dev/"):
-                yield ("modified" if how.endswith(">>") else "created"), path
+                yield ("modified" if how.endswith(">>") else "created"), _below(folder, path)
         known = _KNOWN.get(one.words[0]) if one.words else None
         if known is not None:
-            yield from known(one.words[1:])
+            yield from ((how, _below(folder, path)) for how, path in known(one.words[1:]))
+
+
+def _below(folder: str | None, path: str) -> str:
+    """Return a path as seen from where the command started; unchanged if the folder is not known."""
+    return posixpath.normpath(posixpath.join(folder, path)) if folder and path[:1] != "~" else path
 
 
 def _without_documents(command: str) -> str:

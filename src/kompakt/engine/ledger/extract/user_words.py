@@ -122,9 +122,9 @@ and summaries that another agent wrote."""
 
 _READ_IN = re.compile(
     r"\s*(?:Base directory for this skill|Invoke the \S+ skill|/[a-z][\w:.-]*\s*$"
-    r"|#{1,2} [A-Z][\w -]* (?:Command|Skill)\b)"
+    r"|Retrieving content for: |Added workspace context|#{1,2} [A-Z][\w -]* (?:Command|Skill)\b)"
 )
-"""Beginnings of skill and command files that were read in, and slash commands without words."""
+"""Beginnings of skill and command files that were read in, slash commands without words, and notes of OpenHands."""
 
 _AGENT_CONTEXT = ("# AGENTS.md instructions", "This is the Gemini CLI.")
 """Beginnings of texts that agents put before the task. Most agents put theirs into tags."""
