@@ -155,12 +155,15 @@ class TestReports:
             "Everything else that was read looks sound and follows the conventions of the project.",
             "Severity is high because the handler is reachable without a login from the network.",
             "The second finding is minor: error messages show the full path of the folder to callers.",
+            "REMINDER: You must include the sources above in your response to the user, as links.",
+            "--- RESULT ---",
         ]
     )
 
     def test_the_prose_of_a_sub_agent_is_quoted_with_its_origin(self) -> None:
         found = written([user("Review it."), *did({"task_id": "a1"}, self.REPORT, name="TaskOutput")], FINDINGS)
         assert len(found) == 1
+        assert "REMINDER" not in found[0] and "RESULT" not in found[0]
         assert found[0].startswith('TaskOutput reported: "The review found one critical issue')
         assert "os.path.join" not in found[0] and "<status>" not in found[0]
 

@@ -135,6 +135,11 @@ class TestUsersWords:
         [said] = section(text, USER)
         assert said.startswith("Rewrite the importer.") and RULE in said and "[…]" in said
 
+    def test_messages_that_name_nothing_give_way(self) -> None:
+        plain = [m for n in range(8) for m in (user(f"Raise the limit of part {n}."), *ran("make"))]
+        text = write([*plain[:-3], user("can you please do that same thing for them again"), *NOISE, *plain[-3:]], 135)
+        assert "part 6" in text and "same thing" not in text
+
     def test_texts_of_context_providers_have_no_speaker(self) -> None:
         provided = Message("user", user("You must always push.").parts, source_id="provider")
         assert written([user("Fix it."), provided, *NOISE], USER) == ["Fix it."]
@@ -297,7 +302,15 @@ class TestChanges:
         assert edit_of({"input": patch}, "a.py").note == "`x = 2`, replacing `x = 1`"
         assert edit_of({"content": "class A:\n    pass\n"}, "a.py").note == "2 lines: `class A:`"
         assert edit_of({"oldText": "aaaa", "newText": "bbbb"}, "a.py").note == "`bbbb`, replacing `aaaa`"
+        assert edit_of({"old_string": "", "new_string": "const (\n\tlimit = 40\n)"}, "a.go").note == "`limit = 40`"
         assert edit_of({}, "a.py").note == ""
+
+    def test_a_note_that_repeats_another_one_is_left_out(self) -> None:
+        history = [
+            *edited("a.go", "", "var used *State\nused = session\ndone(4)"),
+            *edited("a.go", "var used *State", ""),
+        ]
+        assert len(written(history, CHANGES)) == 1
 
 
 class TestRuns:
@@ -319,6 +332,10 @@ class TestRuns:
             ("git ls-tree HEAD | head -3", "a\nb\nc", False),
             ("python tool.py list | grep x", "(no output)", False),
             ("gh pr view 2", "title\nbody\nmore\nend", False),
+            ("git ls-tree HEAD | head -3", "a", False),
+            ("mkdir -p build", "(no output)", False),
+            ("echo x > a.txt", "[The command completed with exit code 0.]", False),
+            ("make lint | head -50", "0 issues.", True),
             ("git ls-files | wc -l", "80", True),
             ("python train.py", "epoch 1\nepoch 2\nloss 0.3", True),
         ],
@@ -356,6 +373,8 @@ class TestFindings:
             ("The lock is missing, so let me add it:", "The lock is missing"),
             ("Now I have a complete understanding. The lock is missing in `a.py`.", "The lock is missing in `a.py`."),
             ("The limit is 40 now. Would you like me to go on?", "The limit is 40 now."),
+            ("The limit is 40 now. But let me see where it is read.", "The limit is 40 now."),
+            ("The footer should use `dim` to be dimmer:", "The footer should use `dim` to be dimmer"),
         ],
     )
     def test_clauses_that_lead_over_or_offer_help_are_left_out(self, text: str, said: str) -> None:
@@ -396,6 +415,14 @@ class TestFindings:
         ]
         text = write([user("Fix it."), *NOISE, *reports], 500)
         assert "part 19" in text and text.count("part 0 ") <= text.count("part 19 ")
+
+    def test_questions_in_thoughts_are_left_out(self) -> None:
+        messages = [
+            user("Fix it."),
+            assistant(Reasoning("Maybe the cache is read from the table?"), "The key is 4."),
+            *NOISE,
+        ]
+        assert written(messages, FINDINGS) == ["The key is 4."]
 
     def test_reasoning_counts_half(self) -> None:
         messages = [user("Fix it."), assistant(Reasoning("The cause is the stale cache."), "Done."), *NOISE]

@@ -98,14 +98,15 @@ _SETTLES = re.compile(
 """Searched in lower case: ignoring case takes four times as long."""
 
 _ANNOUNCES = re.compile(
-    r"(?:let me|now let me|let's|i'll|i will|i'm going to|now i'll|now i need to|next,? i|"
+    r"(?:(?:but |so |and |first,? |then |now )?let me|let's|i'll|i will|i'm going to|now i'll|now i need to|next,? i|"
     r"(?:now )?i (?:now )?have (?:all|everything|enough|an? \w+ (?:understanding|picture|view|overview|idea))\b|"
     r"now i (?:understand|see|know|can)\b|"
-    r"now (?:run|check|update|let|add|fix|verify|create|also)|i can see|i need to|"
+    r"now (?:run|check|update|let|add|fix|verify|create|also)|i can see|i need to|i should(?: also| now| first)?|"
     r"we (?:can|need to)|"
     r"good|great|perfect|excellent|ok|okay|sure|alright|understood)\b[^.:!?]*[.:!?]?",
     re.IGNORECASE,
 )
+_LETS_ME = re.compile(r"(?:but |so |and |first,? |then |now )?let me\b", re.IGNORECASE)
 _OFFERS = re.compile(
     r"(?:(?:if|once) you (?:have|need|would|want|confirm|prefer)|(?:could|would|can|do) you (?:please |like |want )|"
     r"please (?:confirm|let me know|provide|hold|wait)|let me know|is there anything|feel free|no problem|"
@@ -182,6 +183,8 @@ def passages(text: str, size: int = PASSAGE, *, keep_all: bool = False) -> list[
         current = f"{current} {sentence}" if current else sentence
     if current:
         found.append(current)
+    if found and not keep_all:
+        found[-1] = found[-1].rstrip(":")  # what followed was a call
     return found
 
 
@@ -206,6 +209,8 @@ def _announces(sentence: str) -> bool:
         return _LEADS_IN.match(sentence) is not None
     if not _ANNOUNCES.match(sentence):
         return False
+    if _LETS_ME.match(sentence) and len(sentence) < MAX_ANNOUNCEMENT and " - " not in sentence and ": " not in sentence:
+        return True
     return sentence.endswith(":") or (len(sentence) < MAX_ANNOUNCEMENT and not _REASONS.search(sentence))
 
 
@@ -233,8 +238,8 @@ def _bounded(sentence: str) -> str:
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _TAG = re.compile(r"<([a-z][\w-]{0,40})>[^<\n]{0,40}</\1>|</?[a-z][\w-]{0,40}>")
-_NOT_PROSE = re.compile(r"\s*(?:\{|\[Tool|\}|//|#!|-{2,} ?[A-Z ]+ ?-{2,}\s*$)")
-"""Lines of a report that are no prose: data, logged calls, rules with a title in capitals."""
+_NOT_PROSE = re.compile(r"\s*(?:\{|\[Tool|\}|//|#!|-{2,} ?[A-Z ]+ ?-{2,}\s*$|(?:REMINDER|IMPORTANT): )")
+"""Lines of a report that are not its prose: data, logged calls, rules with a title, orders to the model."""
 
 _PROSE_LINE = re.compile(r"\s*+(?:[-*>]|\d{1,3}[.)]|#{1,6})?+\s*+(?:\*\*)?[A-Z][^{};=]{30}")
 

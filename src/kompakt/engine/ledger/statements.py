@@ -12,7 +12,7 @@ import os.path
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 
 import msgspec
 
@@ -77,6 +77,9 @@ MAX_REPLY = 60
 
 MAX_QUESTION = 200
 """Characters kept of that question."""
+
+LITTLE_VALUE = 3.0
+"""Value of an older message of the user that does not say what it is about."""
 
 ABOUT_WORDS = 2
 """Words by which a question says what it is about; with fewer it only asks whether to go on."""
@@ -177,6 +180,8 @@ _ASKS_NOTHING = words_of(
 )
 """Words of a question that do not say what it is about."""
 
+_NAMES_CODE = re.compile(r"[`/_]|\w\.\w|\w\(\)|[a-z][A-Z]|\"")
+_POINTS = re.compile(r"\b(?:it|that|this|them|these|those|there|both|again)\b", re.IGNORECASE)
 _RESTATES = re.compile(r"The user (?:is (?:asking|saying|telling)|asks|asked|says|said|wants|wanted|would like)\b")
 """Beginning of a thought that repeats the user's message, which is quoted anyway."""
 
@@ -198,7 +203,7 @@ _SHARED_STATE = re.compile(
     r"|\bcurl\b[^|;]*-X ?(?:POST|PUT|PATCH|DELETE)"
 )
 _NOISE_IN_KEY = re.compile(r"^(?:cd [^ &;]+ ?(?:&&|;) ?)+| ?2>&1| ?\| ?(?:tail|head|grep|cat|tee)\b.*$")
-_NOISE = re.compile(r"\s*(?:Shell cwd was reset\b|\$ |\[\w+\] \$ )")
+_NOISE = re.compile(r"\s*(?:Shell cwd was reset\b|\$ |\[\w+\] \$ |\W?The command completed with exit code 0\b)")
 """Lines of an output that say nothing about the outcome: notes of the agent, echoes of commands."""
 
 _BARE_FAILURE = re.compile(
@@ -209,6 +214,9 @@ _BARE_FAILURE = re.compile(
 _LOCATED = re.compile(r"\s*\S+?:\d+(?::\d+)?: \S")
 _NOT_RUN = re.compile(r"\s*(?:Sibling tool call errored|Cancelled: parallel tool call)")
 """Answers of calls that were not made because another call of the same answer failed."""
+
+_PREPARES = re.compile(r"\s*(?:cd [^&;|]+(?:&&|;)\s*)?(?:mkdir|touch|chmod|sleep|true|export|source|cd)\b[^&;|]*$")
+"""Commands that only prepare something."""
 
 _NO_OUTPUT = re.compile(r"\W*no (?:output|content|matches|results)(?: found)?\W*", re.IGNORECASE)
 
@@ -283,6 +291,8 @@ class Statements:
         """Position from which answers in JSON are read: only the newest, up to an amount of text."""
         self._newest_user = -1
         """Position of the newest user messages, which count more than older ones."""
+        self._last_user = -1
+        """Position of the last one."""
         self._read_earlier(earlier)
 
     def read(self, events: Sequence[Event], is_hidden: Callable[[Event], bool]) -> list[Item]:
@@ -299,6 +309,7 @@ class Statements:
         asked = [number for number, event in enumerate(events) if type(event) is Spoken and event.role == "user"]
         self._records_from = _records_from(events)
         self._newest_user = events[asked[-NEW_REQUESTS]].at if len(asked) >= NEW_REQUESTS else -1
+        self._last_user = events[asked[-1]].at if asked else -1
         rejected = _rejected(events)
         for number, event in enumerate(events):
             lasting = number < recent
@@ -344,6 +355,8 @@ class Statements:
                 value = 16.0
             elif number == 0:
                 value = 14.0 if is_new else 8.0
+                if last == 0 and event.at < self._last_user and _says_little(part):
+                    value = LITTLE_VALUE
             else:
                 value = 6.0 if number == last else 3.0
             self._add(USER, event.at, part, value, passage=number, passages=last + 1)
@@ -363,6 +376,8 @@ class Statements:
                 value *= 0.4
             if number == 0 and lacks_subject(part):
                 value *= UNNAMED_VALUE
+            if event.role == THOUGHT and part.endswith("?") and len(part) < PASSAGE:
+                continue  # the answer follows
             self._add(FINDINGS, event.at, harmless(part) + remark, value * scale, passage=number, passages=len(parts))
 
     # --- what was done --------------------------------------------------------------------------------------------
@@ -409,7 +424,7 @@ class Statements:
                 self._note_file(event, how, path, FileEdit())
         recency = event.at / self._upto
         if _SHARED_STATE.search(command):
-            lines = [line for line in output.split("\n")[-8:] if line.strip()]
+            lines = [line for line in output.split("\n")[-8:] if line.strip() and not _NO_OUTPUT.fullmatch(line)]
             answer = f" → {quoted(one_line(lines[-1], 140), 140)}" if lines else ""
             self._add(STATE, event.at, as_code(command, MAX_COMMAND) + answer, 6 + 2 * recency, partial=True)
         elif lasting:
@@ -423,7 +438,10 @@ class Statements:
                 return
             lines = [line.strip() for line in output[-600:].split("\n") if line.strip() and not _NOISE.match(line)]
             cut = "… " if len(lines) > 2 or len(output) > 600 else ""
-            if only_prints(command) and (cut or not lines or _NO_OUTPUT.fullmatch(lines[-1])):
+            is_silent = not lines or _NO_OUTPUT.fullmatch(lines[-1]) is not None
+            if is_silent and (_PREPARES.match(command) or any(how != "read" for how, _ in effect.files)):
+                return  # what became of the files is stated elsewhere
+            if only_prints(command, is_cut=bool(cut) or is_silent):
                 return  # the end of a listing says nothing
             answer = quoted(cut + one_line(" / ".join(lines[-2:]), 180), 182) if lines else "no output"
             text = f"Ran {as_code(command, MAX_COMMAND)} → {answer}"
@@ -633,7 +651,7 @@ class Statements:
                 text = f"{file.text()}; {notes[0]}"
                 self.items.append(Item(CHANGES, file.at, text, value, file.reference, extends=file.text()))
             short = file.path.rsplit("/", 1)[-1]
-            more = [note for note in notes[1:] if not _ONLY_SIZE.fullmatch(note)]
+            more = [note for note in notes[1:] if not _ONLY_SIZE.fullmatch(note) and not _is_part(note, notes[0])]
             for rank, note in enumerate(more[: MAX_NOTES - 1], 1):
                 text = f"also in {harmless(short)}: {note}"
                 self.items.append(Item(CHANGES, file.at + rank / 1_000, text, 2.5 / (1 + 0.2 * rank)))
@@ -721,8 +739,20 @@ class Statements:
         self.items.append(Item(section, at, text, value, reference, passage, passages))
 
 
+def _is_part(note: str, other: str) -> bool:
+    """Return whether a note on a change quotes only lines that another one quotes."""
+    return all(line in other for line in note.split("`")[1::2])
+
+
 def _untagged_error(output: str) -> str:
     return _ERROR_TAG.sub("", output) if "error>" in output else output
+
+
+def _says_little(text: str) -> bool:
+    """Return whether a short message of the user names nothing, as in "do that again"."""
+    if len(text) > MAX_REPLY or any(map(str.isdigit, text)) or _NAMES_CODE.search(text):
+        return False
+    return text.count(" ") < 2 or _POINTS.search(text) is not None
 
 
 def _rejected(events: Sequence[Event]) -> set[int]:

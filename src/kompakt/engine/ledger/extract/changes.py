@@ -24,6 +24,12 @@ _SIGNATURE = re.compile(
 _SAYS_LITTLE = re.compile(r"#!|//|#|/?\*|--|package \w+;?$|['\"]use |<[!?]")
 """Lines of a new file that do not say what it is for: comments, declarations of packages."""
 
+_TRIVIAL = re.compile(
+    r"\W*(?:const|var|let|else|try|finally|return|break|continue|pass|end|begin|default|if err != nil"
+    r"|return (?:nil|err|nil, err|None|null|true|false|undefined))?\W*"
+)
+"""Lines that any code has."""
+
 _IMPORT = re.compile(r"(?:import|from|use|using|#include|require)\b|\"[\w./-]+\",?$")
 _OLD = ("old_string", "old_str", "old_text", "old", "search", "find")
 _NEW = ("new_string", "new_str", "new_text", "new", "replace", "replacement", "insert_text", "text_to_insert")
@@ -103,7 +109,8 @@ def _compared(old: list[str], new: list[str]) -> str:
 
 def _telling(lines: list[str]) -> Iterator[str]:
     """Yield the lines with content: no brackets, empty lines or imports."""
-    return (stripped for line in lines if len(stripped := line.strip()) > 3 and not _IMPORT.match(stripped))
+    stripped = (line.strip() for line in lines)
+    return (line for line in stripped if len(line) > 3 and not _IMPORT.match(line) and not _TRIVIAL.fullmatch(line))
 
 
 def _patched_lines(patch: str, path: str) -> tuple[list[str], list[str]]:

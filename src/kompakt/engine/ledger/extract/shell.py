@@ -54,13 +54,15 @@ def quotes(command: str) -> bool:
     return _QUOTING.search(command[:MAX_COMMAND]) is not None
 
 
-def only_prints(command: str) -> bool:
-    """Return whether a command shows something and changes nothing, or its output was cut to some of its lines.
+def only_prints(command: str, *, is_cut: bool) -> bool:
+    """Return whether an output only shows some lines of something, so that its last lines are no verdict on anything.
 
-    The last lines of such an output are no verdict on anything.
+    That is so for a command that lists or shows something if its output was filtered, or if only the end of it is known
+    (``is_cut``), and for the end of any filtered output.
     """
     command = command[:MAX_COMMAND]
-    return _LOOKING.match(command) is not None or _FILTERED.search(command) is not None
+    is_filtered = _FILTERED.search(command) is not None
+    return (_LOOKING.match(command) is not None and (is_cut or is_filtered)) or (is_filtered and is_cut)
 
 
 class _Simple(msgspec.Struct, gc=False):
