@@ -66,6 +66,16 @@ def conversation(**options: Any) -> LiveConversation[Any]:
     return LiveConversation("c", Plain(), AdapterOptions(budget=BUDGET, **options))
 
 
+def _wrapped(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+def _with_status(error: Exception, status: int) -> Exception:
+    vars(error)["status_code"] = status
+    return error
+
+
 class TestView:
     def test_a_history_that_fits_comes_back_as_it_is(self) -> None:
         given = history(3)
@@ -410,6 +420,48 @@ class TestSend:
 
         with pytest.raises(KeyError, match="mine"):
             conversation().send(history(8), RequestFrame(), call)
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            ValueError("Error: context_length_exceeded"),
+            ValueError("prompt is too long: 4,100 tokens > 4,000 maximum"),
+            RuntimeError("Input is too long for requested model."),
+            _wrapped(RuntimeError("the model could not be called"), ValueError("prompt is too long")),
+            _wrapped(KeyError("text"), _wrapped(RuntimeError("no answer"), TooLong(BUDGET))),
+            _with_status(Exception("This model's maximum context length is 4000 tokens."), 400),
+            _with_status(Exception("Error code: 400"), 400),
+        ],
+        ids=repr,
+    )
+    def test_an_overflow_is_recognized_by_its_text_and_in_causes(self, error: Exception) -> None:
+        made, sizes = conversation(), list[int]()
+
+        def call(view: list[Any]) -> str:
+            sizes.append(kompakt.count(view, format="openai-chat").total)
+            if len(sizes) == 1:
+                raise error
+            return "done"
+
+        assert made.send(history(30), RequestFrame(), call) == "done"
+        assert sizes[1] < sizes[0]
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            ValueError("too many tokens, please wait: rate limit"),
+            _with_status(Exception("temperature must be below 2"), 400),
+            _with_status(Exception("prompt is too long"), 429),
+        ],
+        ids=repr,
+    )
+    def test_other_errors_of_a_provider_pass(self, error: Exception) -> None:
+        def call(view: list[Any]) -> str:
+            raise error
+
+        with pytest.raises(type(error)) as caught:
+            conversation().send(history(3), RequestFrame(), call)
+        assert caught.value is error
 
     def test_other_errors_pass(self) -> None:
         def call(view: list[Any]) -> str:

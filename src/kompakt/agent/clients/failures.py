@@ -27,6 +27,9 @@ _TEMPORARY = re.compile(
 )
 """Names of temporary errors."""
 
+_BARE = re.compile(r"\s*(?:error code:?)?[\s\d]*", re.IGNORECASE)
+"""Matches what SDKs say of a response without a body."""
+
 _KEYS = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza)[-_]?[\w*.-]{8,}|(?i:\bbearer\s+)[\w.~+/=-]{8,}")
 """Matches API keys: providers quote parts of a key that they reject."""
 
@@ -60,12 +63,12 @@ def failure_from(error: Exception) -> AttemptFailed:
     body: object = getattr(error, "body", None) or getattr(error, "details", None)
     if status is not None and status >= 400:
         retryable = status in RETRYABLE or status >= 500
-        evidence = body if body else f"{status} status code (no body)"
+        evidence = body or (f"{status} status code (no body)" if _BARE.fullmatch(str(error)) else error)
         text = _text(body, error)
         return AttemptFailed(text, retryable=retryable, status=status, wait=_wait(error), body=evidence)
     if body:
         return failure_in_body(body)
-    return AttemptFailed(_text(None, error), retryable=True)
+    return AttemptFailed(_text(None, error), retryable=True, body=error)
 
 
 def failure_in_body(body: object) -> AttemptFailed:
