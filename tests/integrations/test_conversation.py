@@ -28,6 +28,8 @@ from kompakt.integrations.conversation import (
 )
 from kompakt.integrations.stores import close_stores
 from kompakt.model.budget import Budget
+from kompakt.view.directories import StoreDirectory
+from kompakt.view.inspection import Inspection
 from kompakt.wire.overflow import Overflow
 
 BUDGET = 4_000
@@ -329,6 +331,110 @@ class TestStores:
                 made.view(history(30), RequestFrame())
         assert judge(made.view(history(30), RequestFrame())) == []
         close_stores()
+
+    @pytest.mark.parametrize("mode", ["sync", "async", "object"])
+    def test_the_store_records_each_compaction(self, tmp_path: Path, mode: str) -> None:
+        """The inspector shows what was compacted, and the stored session shows what the model saw."""
+        url = f"sqlite:///{tmp_path / 'agent.db'}"
+        reports: list[Report] = []
+
+        async def run() -> list[Any]:
+            store = await kompakt.open_store(url) if mode == "object" else None
+            made, view = conversation(store=store or url, on_compaction=reports.append, pins=(PIN,)), []
+            given = history(1)
+            for number in range(2, 40):
+                given += step(number)
+                view = await made.aview(given, RequestFrame()) if mode != "sync" else made.view(given, RequestFrame())
+            if store is not None:
+                await store.close()
+            return view
+
+        view = asyncio.run(run())
+        close_stores()
+
+        async def inspect() -> None:
+            async with await kompakt.open_store(url) as store:
+                async with Inspection(StoreDirectory(store)) as inspection:
+                    (row,) = (await inspection.sessions()).rows
+                    detail, growth = await inspection.session("c"), await inspection.growth("c")
+                assert row.compactions == len(reports) > 2
+                made = [(one.reason, one.tokens_before, one.tokens_after) for one in reports]
+                assert [(one.reason, one.tokens_before, one.tokens_after) for one in detail.compactions] == made
+                assert [(mark.before, mark.after) for mark in growth.compactions] == [one[1:] for one in made]
+                session = await store.session("c")
+                assert await session.verify() == []
+                shown = await session.export(view="model")
+                assert shown == view[: len(shown)] and len(shown) > 3
+                kept = [one["content"] for one in await session.export() if one["role"] == "tool"]
+                assert kept == [page(number) for number in range(1, len(kept) + 1)] and len(kept) > 30
+
+        asyncio.run(inspect())
+
+    def test_a_compaction_of_a_repaired_history_is_recorded_with_the_repaired_messages(self) -> None:
+        async def run() -> None:
+            store = await kompakt.open_store("memory:")
+            given = history(20)
+            del given[4]  # the result of the second call
+            view = await conversation(store=store).aview(given, RequestFrame())
+            assert judge(view) == []
+            original, repaired = await store.session("c"), await store.session("c-2")
+            assert await original.compactions() == []
+            assert len(await repaired.compactions()) == 1
+            assert await repaired.export(view="model") == view
+
+        asyncio.run(run())
+
+    def test_a_recorded_compaction_is_redacted_like_the_messages(self) -> None:
+        async def run() -> None:
+            store = await kompakt.open_store("memory:", redact=lambda text: text.replace("depot", "[hidden]"))
+            view = await conversation(store=store).aview(history(20), RequestFrame())
+            assert "depot" in texts(view[:3])
+            session = await store.session("c")
+            (made,) = (await session.reader()).timeline.compactions
+            frame = await (await session.reader()).frame(made[1])
+            assert "depot" not in repr(frame)
+            assert "[hidden]" in frame.state.summary
+
+        asyncio.run(run())
+
+    def test_a_compaction_that_cannot_be_recorded_is_made_all_the_same(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def fails(*_: object) -> bool:
+            raise kompakt.StoreUnavailable("the disk is full")
+
+        monkeypatch.setattr("kompakt.integrations.conversation.record_compaction", fails)
+        reports: list[Report] = []
+
+        async def run() -> None:
+            store = await kompakt.open_store("memory:")
+            view = await conversation(store=store, on_compaction=reports.append).aview(history(20), RequestFrame())
+            assert kompakt.count(view, format="openai-chat").total <= BUDGET
+            assert await (await store.session("c")).export() == history(20)
+
+        asyncio.run(run())
+        assert len(reports) == 1
+        assert "not recorded: the disk is full" in caplog.text
+
+    def test_a_session_that_was_compacted_by_hand_is_continued(self) -> None:
+        """A compaction by a person adds rows of its own between the messages."""
+
+        async def run() -> None:
+            store = await kompakt.open_store("memory:")
+            made, given = conversation(store=store), history(20)
+            await made.aview(given, RequestFrame())
+            session = await store.session("c")
+            assert (await session.compact(3_000, reason="by hand")).changed
+            for number in range(21, 40):
+                given += step(number)
+                view = await made.aview(given, RequestFrame())
+            reasons = [one.reason for one in await session.compactions()]
+            assert reasons[1] == "by hand" and len(reasons) > 3
+            assert await session.verify() == []
+            shown = await session.export(view="model")
+            assert shown == view[: len(shown)]
+
+        asyncio.run(run())
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
     def test_a_forked_process_opens_stores_of_its_own(self, tmp_path: Path) -> None:

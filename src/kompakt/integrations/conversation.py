@@ -16,9 +16,9 @@ import logging
 import operator
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from threading import Lock
-from typing import Generic, TypedDict, TypeVar
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 
@@ -31,13 +31,15 @@ from kompakt.engine.compaction.report import Report, announce, build_report
 from kompakt.engine.context.context import Context
 from kompakt.engine.recall import DEFAULT_TOKENS, Memory, Recalled
 from kompakt.engine.strategies import OverflowByRounds
-from kompakt.errors import Overflowed, UsageError
+from kompakt.errors import Overflowed, StoreError, UsageError
 from kompakt.integrations.stores import StoreAccess, recall_saved
 from kompakt.model.budget import Budget, size_after_refusal
 from kompakt.model.lru import Lru
 from kompakt.model.messages import History, JsonObject, Message
 from kompakt.model.tokens import Counter, counter_for
+from kompakt.session.compaction import record_compaction
 from kompakt.session.store import Store, TooManyBranches
+from kompakt.session.timeline import RECOVERABLE
 from kompakt.version import install_command
 from kompakt.wire.overflow import Overflow
 from kompakt.wire.registry import WIRES
@@ -160,6 +162,13 @@ class RequestFrame(msgspec.Struct, frozen=True):
     """The budget of this request, if the framework itself decides on it."""
 
 
+class SavedConversation(NamedTuple):
+    """What the store has of a conversation."""
+
+    session: str
+    messages: tuple[Message, ...]
+
+
 class LiveConversation(Generic[Item]):
     """The compacted view of one conversation. Threads may share it."""
 
@@ -266,13 +275,15 @@ class LiveConversation(Generic[Item]):
         context = self._read(items, request, frame, model)
         order = self._order(request, frame, model, context.counter, refused)
         due = order.budget.due(context.tokens) or refused is not None
-        if due or (self._policy.has_triggers and self._policy.due(context) is not None):
-            await self._save(request.with_messages(context.messages), waits=waits)
+        compacts = due or (self._policy.has_triggers and self._policy.due(context) is not None)
+        if compacts or self._unsaved:
+            saved = await self._save(request.with_messages(context.messages), waits=waits)
             self._unsaved = False
-            context = await self._rewrite(context, request, order, forced=refused is not None)
-        elif self._unsaved:
-            await self._save(request.with_messages(context.messages), waits=waits)
-            self._unsaved = False
+            if compacts:
+                report = await self._rewrite(context, request, order, forced=refused is not None)
+                context = self._context or context
+                if report is not None:
+                    await self._record(context, request, report, saved, waits=waits)
         self._sent = context.projected_tokens
         self._last = self._shown(context)
         return list(self._last)
@@ -382,7 +393,10 @@ class LiveConversation(Generic[Item]):
 
     # --- compact --------------------------------------------------------------------------------------------------
 
-    async def _rewrite(self, context: Context, request: History, order: CompactionOrder, *, forced: bool) -> Context:
+    async def _rewrite(
+        self, context: Context, request: History, order: CompactionOrder, *, forced: bool
+    ) -> Report | None:
+        """Compact; return the report, or ``None`` if nothing changed."""
         began, before, shown = time.perf_counter(), context.projected_tokens, len(context.project())
         history = request.with_messages(context.messages)
         problems = () if context.is_rewritten or forced else api.check(history)
@@ -392,41 +406,62 @@ class LiveConversation(Generic[Item]):
             valid = api.parse(api.repair(history).payload, history.format) if problems else history
             outcome = await compact(valid, order)
         self._context = made = outcome.context
-        if made.differs and (outcome.reason is not None or outcome.steps):
-            report = build_report(
-                made,
-                policy=order.policy.name,
-                reason=outcome.reason or f"over {order.budget.trigger} tokens",
-                tokens_before=before,
-                messages_before=shown,
-                messages_after=len(made.project()),
-                budget=order.budget.trigger,
-                steps=outcome.steps,
-                at_message=len(made.messages),
-                failures=tuple(made.failures),
-                seconds=time.perf_counter() - began,
-                session=self.id,
-            )
-            announce(report)
-            if self._options.on_compaction is not None:
-                self._options.on_compaction(report)
-        return made
+        if not made.differs or not (outcome.reason is not None or outcome.steps):
+            return None
+        report = build_report(
+            made,
+            policy=order.policy.name,
+            reason=outcome.reason or f"over {order.budget.trigger} tokens",
+            tokens_before=before,
+            messages_before=shown,
+            messages_after=len(made.project()),
+            budget=order.budget.trigger,
+            steps=outcome.steps,
+            at_message=len(made.messages),
+            failures=tuple(made.failures),
+            seconds=time.perf_counter() - began,
+            session=self.id,
+        )
+        return report if self._store is None else msgspec.structs.replace(report, recoverable=RECOVERABLE)
 
-    async def _save(self, history: History, *, waits: bool) -> None:
+    async def _record(
+        self, context: Context, request: History, report: Report, saved: SavedConversation | None, *, waits: bool
+    ) -> None:
+        """Record a compaction in the store; then announce it."""
+        if saved is not None and saved.messages != tuple(context.messages):  # it was repaired
+            saved = await self._save(request.with_messages(context.messages), waits=waits)
+        if saved is not None:
+            id = saved.session
+
+            async def record(store: Store) -> bool:
+                return await record_compaction(await store.session(id), context, report)
+
+            try:
+                if not await self._use_store(record, waits=waits):
+                    _log.warning("compaction of %r not recorded: others write to the session", id)
+            except StoreError as error:  # the messages are saved, so nothing is lost
+                _log.warning("compaction of %r not recorded: %s", id, error)
+        announce(report)
+        if self._options.on_compaction is not None:
+            self._options.on_compaction(report)
+
+    async def _save(self, history: History, *, waits: bool) -> SavedConversation | None:
         """Save the whole conversation before the view of it shrinks."""
         if self._store is None:
-            return
+            return None
 
-        async def save(store: Store) -> None:
-            await store.save(self.id, history)
+        async def save(store: Store) -> str:
+            return (await store.save(self.id, history)).id
 
         try:
-            if waits:
-                await self._store.run(save)
-            else:
-                self._store.run_sync(save)
+            return SavedConversation(await self._use_store(save, waits=waits), history.messages)
         except TooManyBranches as error:  # the request itself is fine
             _log.warning("not saved: %s", error)
+            return None
+
+    async def _use_store(self, work: Callable[[Store], Coroutine[Any, Any, Result]], *, waits: bool) -> Result:
+        assert self._store is not None
+        return await self._store.run(work) if waits else self._store.run_sync(work)
 
     def _shown(self, context: Context) -> list[Item]:
         """Return the projection as messages of the framework. Only what is new since the last call is rendered."""

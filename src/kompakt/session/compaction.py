@@ -29,7 +29,7 @@ from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.compaction.report import Report, Step, build_report
 from kompakt.engine.context.context import Context
 from kompakt.engine.pivot.pivot import MAX_FAULT, Material, NarrativeAccount, Summarizer, combined
-from kompakt.engine.pivot.saved_state import SavedMessage, save_context
+from kompakt.engine.pivot.saved_state import SavedContext, SavedMessage, save_context
 from kompakt.engine.strategies import Strategy, Summarization
 from kompakt.errors import Conflict, DoesNotFit
 from kompakt.model.budget import Budget
@@ -458,6 +458,10 @@ def _entry(session: ResumedSession, kept: SavedMessage, codec: RowCodec) -> View
     seq, message = session.seqs[kept.index], kept.instead
     if message is None and seq in session.altered:  # unchanged now, but an earlier compaction replaced it
         message = session.context.messages[kept.index]
+    return _entry_of(seq, message, kept, codec)
+
+
+def _entry_of(seq: int, message: Message | None, kept: SavedMessage, codec: RowCodec) -> ViewEntry:
     if message is None:
         return ViewEntry(seq)
     (item,) = codec.wire.render(message)
@@ -471,6 +475,42 @@ def _covers_to(session: ResumedSession, kept: list[SavedMessage], reader: Sessio
     hidden = [seq for index, seq in enumerate(session.seqs) if index not in shown]
     pivot = reader.timeline.pivot
     return max([*hidden, pivot.covers_to if pivot is not None else 0])
+
+
+async def record_compaction(session: Session, context: Context, report: Report) -> bool:
+    """Record what was made of a session's messages outside of it, so that it shows what the model sees.
+
+    ``context`` has all messages of the session. If the session has others, nothing is recorded, and false is returned.
+    The record has neither marker nor summary row: nobody asked for it, and the next compaction is not made from it.
+    """
+    state, kept = save_context(context)
+    visible = {one.index for one in kept}
+    hidden = max((index for index in range(len(context.messages)) if index not in visible), default=None)
+    report = msgspec.structs.replace(report, actions=())
+    recorded = False
+
+    async def make(_: Head) -> Draft:
+        nonlocal recorded
+        reader = await session.reader()
+        codec, seqs = reader.codec, await reader.message_rows()
+        draft = Draft(reader.head, codec)
+        recorded = len(seqs) == len(context.messages)
+        if recorded:
+            view = [_entry_of(seqs[one.index], one.instead, one, codec) for one in kept]
+            draft.add_event(
+                build_record(
+                    [msgspec.structs.replace(one, item=codec.cleaned(one.item)) for one in view],
+                    msgspec.convert(codec.cleaned(msgspec.to_builtins(state)), SavedContext),
+                    msgspec.convert(codec.cleaned(msgspec.to_builtins(report)), Report),
+                    covers_to=0 if hidden is None else seqs[hidden],
+                    tip=reader.head.rows,
+                    auto=True,
+                )
+            )
+        return draft
+
+    await session.write(make)
+    return recorded
 
 
 def is_auto(markers: Mapping[int, Marker]) -> bool:

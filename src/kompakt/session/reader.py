@@ -110,6 +110,12 @@ class SessionReader:
                 yield rows
                 at = rows[-1].seq
 
+    async def message_rows(self) -> Sequence[int]:
+        """Return the sequence numbers of the live messages."""
+        if self.head.rows == self.head.messages:
+            return range(1, self.head.rows + 1)
+        return [row.seq async for rows in self.rows() for row in rows if row.kind == "message"]
+
     async def cuts(self) -> list[int]:
         """Return the rows after which the session may be cut, 0 included.
 
