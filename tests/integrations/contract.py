@@ -57,6 +57,8 @@ class Script:
     """Added to the numbers of pages."""
     recall_at: int | None = None
     """Number of the step at which the model calls recall instead of reading on."""
+    query: str = "depot number of fact-2"
+    """What it looks for."""
     requests: list[list[dict[str, Any]]] = field(default_factory=list)
     tools: list[set[str]] = field(default_factory=list)
     _step: int = 0
@@ -71,7 +73,7 @@ class Script:
         self._step += 1
         if self._step == self.recall_at:
             assert "recall" in tools, "the model was not offered recall"
-            return {"call": (f"call-r{self._step}", "recall", {"query": "depot number of fact-2"})}
+            return {"call": (f"call-r{self._step}", "recall", {"query": self.query})}
         if self._step > self.steps:
             return {"text": "done"}
         return {"call": (f"call-{self._step}", "read_page", {"number": self.first + self._step})}

@@ -17,6 +17,7 @@ from haystack.tools import tool
 from openai import OpenAI
 from tests.integrations.contract import (
     BUDGET,
+    LARGE,
     TASK,
     AdapterContract,
     FakeOpenAI,
@@ -29,7 +30,7 @@ from tests.integrations.contract import (
 )
 
 import kompakt
-from kompakt.integrations.haystack import KompaktCompactor, KompaktTokenCounter
+from kompakt.integrations.haystack import KompaktAdmissionHook, KompaktCompactor, KompaktTokenCounter
 from kompakt.integrations.stores import close_stores
 
 
@@ -67,7 +68,6 @@ class TestHaystack(AdapterContract):
     modes = ("sync", "async")
     rewrites = True
     retries = False
-    admits = False
 
     def run_loop(
         self, script: Script, *, mode: str = "sync", thread: str = "one", budget: int = BUDGET, **options: Any
@@ -81,7 +81,7 @@ class TestHaystack(AdapterContract):
             chat_generator=ScriptedGenerator(script),
             tools=tools,
             system_prompt="You read.",
-            hooks={"before_llm": [hook]},
+            hooks={"before_llm": [compactor.admission_hook, hook]},
         )
         task = [ChatMessage.from_user(TASK)]
         done = agent.run(task) if mode == "sync" else asyncio.run(agent.run_async(task))
@@ -116,6 +116,39 @@ class TestHaystack(AdapterContract):
         again = CompactionHook.from_dict(hook.to_dict())
         assert again.to_dict() == hook.to_dict()
         assert isinstance(again.compactor, KompaktCompactor)
+
+    @pytest.mark.parametrize("admission", ["firm", kompakt.admission.Settings(min_tokens=300), None])
+    def test_the_admission_hook_survives_serialization(self, admission: Any) -> None:
+        hook = KompaktCompactor(admission=admission).admission_hook
+        allow_deserialization_module("kompakt.integrations.haystack")
+        again = KompaktAdmissionHook.from_dict(hook.to_dict())
+        assert again.compactor._options.admission == admission
+
+    def test_shortened_results_are_recalled(self) -> None:
+        script = Script(steps=2, first=LARGE, recall_at=3)
+        compactor = KompaktCompactor(admission="firm")
+        hook = CompactionHook(compactor, context_window=100_000, token_counter=KompaktTokenCounter())
+        agent = Agent(
+            chat_generator=ScriptedGenerator(script),
+            tools=[read_page, compactor.recall_tool],
+            hooks={"before_llm": [compactor.admission_hook, hook]},
+        )
+        script.query = "row 1001-200"
+        agent.run([ChatMessage.from_user(TASK)])
+        assert "row 1001-200: " not in texts(script.requests[2])
+        assert "row 1001-200: " in texts(script.requests[3])
+
+    def test_the_original_message_is_not_marked(self) -> None:
+        call = ToolCall("read_page", {"number": LARGE}, "c1")
+        result = ChatMessage.from_tool(page(LARGE), call, meta={"source": "test"})
+        given = [ChatMessage.from_user(TASK), ChatMessage.from_assistant(tool_calls=[call]), result]
+        state = State(schema={"messages": {"type": list[ChatMessage]}}, data={"messages": given})
+        KompaktCompactor(admission="firm").admission_hook.run(state)
+        shown = state.data["messages"][-1]
+        assert len(shown.tool_call_result.result) < len(page(LARGE))
+        assert shown.meta["source"] == "test" and "context_compaction" in shown.meta
+        assert result.meta == {"source": "test"}
+        assert state.data["messages"][:2] == given[:2]
 
     def test_recall_after_a_restart_reads_the_store(self, tmp_path: Any) -> None:
         store = f"sqlite:///{tmp_path / 'agent.db'}"

@@ -30,6 +30,7 @@ from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.compaction.report import Report, announce, build_report
 from kompakt.engine.context.context import Context
 from kompakt.engine.recall import DEFAULT_TOKENS, Memory, Recalled
+from kompakt.engine.recall.answer import TOOL_NAME
 from kompakt.engine.strategies import OverflowByRounds
 from kompakt.errors import Overflowed, StoreError, UsageError
 from kompakt.integrations.stores import StoreAccess, recall_saved
@@ -197,6 +198,8 @@ class LiveConversation(Generic[Item]):
         """The place of the result of a call."""
         self._callers: dict[str, _Place] = {}
         """The place of a call."""
+        self._recalls: set[str] = set()
+        """Calls of the recall tool."""
         self._context: Context | None = None
         self._seen = Seen()
         """What the model was shown of tool results, for admission."""
@@ -386,9 +389,11 @@ class LiveConversation(Generic[Item]):
                 self._add(self._context, message)
 
     def _add(self, context: Context, message: Message) -> None:
-        """Append a message; shorten its results if they are large and admission is on."""
+        """Append a message; shorten its results if they are large and admission is on. Answers of recall stay whole."""
         context.append(message)
-        if self._admission is not None:
+        if self._options.recall:
+            self._recalls.update(call.id for call in message.calls if call.name == TOOL_NAME)
+        if self._admission is not None and not any(one.call_id in self._recalls for one in message.results):
             self._unsaved |= admit_message(context, len(context.messages) - 1, self._seen, self._admission)
 
     # --- compact --------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Haystack: a compactor and a token counter for the ``CompactionHook`` of its agents.
+"""Haystack: a compactor and a token counter for the ``CompactionHook`` of its agents, and a hook for large results.
 
-The hook decides when to compact and to which size. It replaces the messages of the agent's state. Give the compactor a
-``store`` to keep the whole conversation: it is saved before each replacement.
+The ``CompactionHook`` decides when to compact and to which size. It replaces the messages of the agent's state. Give
+the compactor a ``store`` to keep the whole conversation: it is saved before each replacement.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from kompakt import api
+from kompakt.engine.admission import AdmissionSettings
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
@@ -23,20 +25,24 @@ from kompakt.model.budget import Budget
 from kompakt.model.messages import JsonObject
 
 try:
-    from haystack.components.agents.state import State
-    from haystack.core.serialization import default_from_dict, default_to_dict
+    from haystack.components.agents.state import State, replace_values
+    from haystack.core.serialization import component_to_dict, default_from_dict, default_to_dict
     from haystack.dataclasses import ChatMessage, TextContent, ToolCall
     from haystack.hooks.compaction.types import Compactor
     from haystack.token_counters import TokenCounter
     from haystack.tools import ToolsType, flatten_tools_or_toolsets
     from haystack.tools.tool import Tool
+    from haystack.utils import deserialize_component_inplace
 except ImportError as error:
     raise missing("haystack", error) from error
 
-__all__ = ["KompaktCompactor", "KompaktTokenCounter"]
+__all__ = ["KompaktAdmissionHook", "KompaktCompactor", "KompaktTokenCounter"]
 
 META_KEY = "context_compaction"
 """Where Haystack's own compactors mark a message that they wrote."""
+
+UNLIMITED = Budget.of(10**9)
+"""The budget of a view in which results are shortened and nothing is removed."""
 
 
 class _ChatConverter(Converter[ChatMessage]):
@@ -71,14 +77,14 @@ class _ChatConverter(Converter[ChatMessage]):
             results[at] if one is None else dataclasses.replace(results[at], result=str(one["content"]))
             for at, one in parts.items()
         ]
-        return [dataclasses.replace(original, _content=shown)]
+        return [dataclasses.replace(original, _content=shown, _meta=dict(original.meta))]
 
     def from_wire(self, item: JsonObject, original: ChatMessage | None) -> ChatMessage:
         text = item["content"] if isinstance(item["content"], str) else ""
         if item["role"] == "tool":
             for one in original.tool_call_results if original is not None else ():
                 if _call_id(one.origin) == item["tool_call_id"]:
-                    return ChatMessage.from_tool(text, one.origin, one.error)
+                    return ChatMessage.from_tool(text, one.origin, one.error, meta=dict(original.meta))
             return ChatMessage.from_tool(text, ToolCall("tool", {}, item["tool_call_id"]))
         if item["role"] == "assistant":
             calls = [
@@ -136,7 +142,7 @@ class KompaktCompactor(Compactor):
     The hook gives the size. ``budget``, a number of tokens or a ``Budget`` for the messages, replaces it. ``pins`` are
     texts that must be kept verbatim. ``store`` is the URL of a store that gets the whole conversation before each
     compaction. Give ``recall_tool`` to the agent (``tools=[…, compactor.recall_tool]``): the model can then search what
-    left its context.
+    left its context. With ``admission``, run ``admission_hook`` before the ``CompactionHook``.
     """
 
     def __init__(
@@ -148,6 +154,7 @@ class KompaktCompactor(Compactor):
         store: str | None = None,
         recall: bool = True,
         on_compaction: Callable[[Report], None] | None = None,
+        admission: AdmissionSettings | str | None = None,
     ) -> None:
         self._options = AdapterOptions(
             budget=budget,
@@ -156,9 +163,13 @@ class KompaktCompactor(Compactor):
             store=store,
             recall=recall,
             on_compaction=on_compaction,
+            admission=admission,
         )
         self._conversations = Conversations(_ChatConverter(), self._options)
+        self._states: WeakKeyDictionary[State, str] = WeakKeyDictionary()
+        """The conversations of running agents."""
         self.recall_tool = self._make_recall_tool()
+        self.admission_hook = KompaktAdmissionHook(self)
 
     def _make_recall_tool(self) -> Tool:
         def recall(query: str, state: State) -> str:
@@ -195,6 +206,30 @@ class KompaktCompactor(Compactor):
             view = await conversation.aview(messages, self._frame(error.floor))
         return self._marked(id, messages, view, token_counter)
 
+    def admit(self, state: State) -> None:
+        """Shorten large results in the state of an agent, as ``admission`` says."""
+        if self._options.admission_settings is not None:
+            id, messages = self._admitted_id(state), state.data.get("messages", [])
+            view = self._conversations.get(id).view(messages, RequestFrame(budget=UNLIMITED))
+            self._replace(state, id, messages, view)
+
+    async def admit_async(self, state: State) -> None:
+        """Like ``admit``, also for policies that have to be awaited."""
+        if self._options.admission_settings is not None:
+            id, messages = self._admitted_id(state), state.data.get("messages", [])
+            view = await self._conversations.get(id).aview(messages, RequestFrame(budget=UNLIMITED))
+            self._replace(state, id, messages, view)
+
+    def _admitted_id(self, state: State) -> str:
+        id = self._id_of(state.data.get("messages", ())) or self._states.get(state) or _new_id()
+        self._states[state] = id
+        return id
+
+    def _replace(self, state: State, id: str, messages: list[ChatMessage], view: list[ChatMessage]) -> None:
+        if len(view) != len(messages) or any(one is not other for one, other in zip(view, messages, strict=True)):
+            _mark(id, messages, view)
+            state.set("messages", view, handler_override=replace_values)
+
     def _frame(self, target: int) -> RequestFrame:
         if self._options.budget is not None:
             return RequestFrame()
@@ -208,9 +243,7 @@ class KompaktCompactor(Compactor):
         """Mark what kompakt wrote with its conversation; ``None`` if nothing was saved."""
         if counter.count(view) >= counter.count(messages):
             return None
-        for one in view:
-            if not any(one is other for other in messages):
-                one.meta[META_KEY] = {"strategy": "kompakt", "conversation": id}
+        _mark(id, messages, view)
         return view
 
     def _id_of(self, messages: Iterable[ChatMessage]) -> str | None:
@@ -238,6 +271,7 @@ class KompaktCompactor(Compactor):
             pins=list(options.pins),
             store=options.store,
             recall=options.recall,
+            admission=msgspec.to_builtins(options.admission),
         )
 
     @classmethod
@@ -245,7 +279,46 @@ class KompaktCompactor(Compactor):
         """Create a compactor from what ``to_dict`` returned."""
         given = dict(data.get("init_parameters", {}))
         given["budget"] = msgspec.convert(given.get("budget"), int | Budget | None)
+        given["admission"] = msgspec.convert(given.get("admission"), AdmissionSettings | str | None)
         return default_from_dict(cls, {**data, "init_parameters": given})
+
+
+class KompaktAdmissionHook:
+    """Shortens large results before the model first sees them: ``hooks={"before_llm": [compactor.admission_hook, …]}``.
+
+    It does nothing if the compactor has no ``admission``.
+    """
+
+    allowed_hook_points = ("before_llm",)
+
+    def __init__(self, compactor: KompaktCompactor) -> None:
+        self.compactor = compactor
+
+    def run(self, state: State) -> None:
+        """Shorten the results in the state."""
+        self.compactor.admit(state)
+
+    async def run_async(self, state: State) -> None:
+        """Shorten the results in the state."""
+        await self.compactor.admit_async(state)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments for serialization."""
+        return default_to_dict(self, compactor=component_to_dict(obj=self.compactor, name="compactor"))
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> KompaktAdmissionHook:
+        """Create a hook from what ``to_dict`` returned."""
+        deserialize_component_inplace(data=data["init_parameters"], key="compactor")
+        return default_from_dict(cls, data)
+
+
+def _mark(conversation: str, messages: list[ChatMessage], view: list[ChatMessage]) -> None:
+    """Mark what kompakt wrote with its conversation."""
+    own = set(map(id, messages))
+    for one in view:
+        if id(one) not in own:
+            one.meta[META_KEY] = {"strategy": "kompakt", "conversation": conversation}
 
 
 def _new_id() -> str:
