@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integrations.matrix import FRAMEWORKS, MODES
 
 import kompakt
 from kompakt.integrations.stores import close_stores
@@ -46,6 +47,13 @@ class TooLong(Exception):
         super().__init__(message)
 
 
+class TextError(ValueError):
+    """A rejection of which only the text tells what it is."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"context_length_exceeded: the prompt is too long, the limit is {limit} tokens")
+
+
 @dataclass
 class Script:
     """What the model does: a call for each page, then an answer. Records every request."""
@@ -53,6 +61,7 @@ class Script:
     steps: int = STEPS
     reject: frozenset[int] = frozenset()
     """Numbers of the requests, from 0, that are rejected as too long."""
+    error: type[Exception] = TooLong
     first: int = 0
     """Added to the numbers of pages."""
     recall_at: int | None = None
@@ -69,7 +78,7 @@ class Script:
         self.requests.append(list(messages))
         self.tools.append(tools)
         if number in self.reject:
-            raise TooLong(BUDGET)
+            raise self.error(BUDGET)
         self._step += 1
         if self._step == self.recall_at:
             assert "recall" in tools, "the model was not offered recall"
@@ -142,6 +151,19 @@ def stored(url: str) -> str:
     return asyncio.run(read())
 
 
+def recorded(url: str) -> list[tuple[int, int]]:
+    """Close the stores of the adapters and return the sizes before and after each compaction in one store."""
+    close_stores()
+
+    async def read() -> list[tuple[int, int]]:
+        store = await kompakt.open_store(url)
+        found = [one async for session in store.sessions() for one in await session.compactions()]
+        await store.close()
+        return [(one.tokens_before, one.tokens_after) for one in sorted(found, key=lambda one: one.at)]
+
+    return asyncio.run(read())
+
+
 def run_page(name: str, **names: Any) -> dict[str, Any]:
     """Run the Python blocks of a framework's page in docs/integrations with these names defined; return all names."""
     return run_blocks(f"docs/integrations/{name}.md", "python", **names)
@@ -194,34 +216,58 @@ class FakeOpenAI:
         }
 
 
+@dataclass
+class ObjectCheck:
+    """Compares, at every request, the messages that a framework gave to the adapter with those that its model got."""
+
+    given: list[Any] = field(default_factory=list)
+    same: bool | None = None
+
+    def give(self, messages: Sequence[Any]) -> None:
+        """Note what the framework gave."""
+        self.given = list(messages)
+
+    def show(self, messages: Sequence[Any]) -> None:
+        """Compare what the model got: a message that is equal to a given one has to be that one.
+
+        The question before a summary is the same in every compaction; kompakt writes it each time.
+        """
+        own, known = set(map(id, self.given)), {repr(one) for one in self.given if "[kompakt]" not in repr(one)}
+        kept = [one for one in messages if repr(one) in known]
+        self.same = self.same is not False and bool(kept) and all(id(one) in own for one in kept)
+
+
+TESTS = {
+    "threads": ("test_two_conversations_in_two_threads_do_not_mix",),
+    "kept": ("test_the_framework_keeps_every_message", "test_the_framework_keeps_results_that_were_shortened"),
+    "objects": ("test_unchanged_messages_are_the_same_objects",),
+    "retry": (
+        "test_a_rejected_request_is_shortened_and_sent_once_more",
+        "test_a_rejection_is_recognized_by_its_text",
+        "test_a_request_that_stays_too_long_is_a_typed_error",
+    ),
+    "recall": ("test_recall_finds_what_left_the_context",),
+    "admission": (
+        "test_large_results_are_shortened_before_the_model_sees_them",
+        "test_the_framework_keeps_results_that_were_shortened",
+        "test_the_store_has_results_that_were_shortened",
+    ),
+}
+"""Tests of the parts that some frameworks do not allow; see ``matrix``."""
+
+
 class AdapterContract:
-    """Subclass it for a framework and implement ``run_loop``."""
+    """Subclass it for a framework of ``matrix`` and implement ``run_loop``."""
 
-    modes: tuple[str, ...] = ("sync", "async")
-    rewrites = False
-    """Whether the adapter rewrites what the framework keeps."""
-    has_recall = True
-    shows_objects = True
-    """Whether the scripted model gets the very objects of the view; some frameworks copy or translate them."""
-    retries = True
-    """Whether the adapter sees the errors of the model."""
-    admits = True
-    """Whether the adapter can shorten results before the model first sees them."""
+    modes: tuple[str, ...]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, framework: str) -> None:
         """Leave out the tests of what the framework does not allow, so that no test passes without a check."""
-        without = {
-            "test_a_rejected_request_is_shortened_and_sent_once_more": cls.retries,
-            "test_a_request_that_stays_too_long_is_a_typed_error": cls.retries,
-            "test_recall_finds_what_left_the_context": cls.has_recall,
-            "test_the_framework_keeps_every_message": not cls.rewrites,
-            "test_unchanged_messages_are_the_same_objects": cls.shows_objects,
-            "test_large_results_are_shortened_before_the_model_sees_them": cls.admits,
-            "test_the_framework_keeps_results_that_were_shortened": cls.admits and not cls.rewrites,
-            "test_the_store_has_results_that_were_shortened": cls.admits,
-        }
-        for name, applies in without.items():
-            if not applies and name not in vars(cls):
+        without = FRAMEWORKS[framework].without
+        cls.modes = tuple(mode for mode in MODES if mode not in without)
+        for check, names in TESTS.items():
+            for name in names if check in without else ():
+                assert name not in vars(cls), f"{name} is left out in matrix.py"
                 setattr(cls, name, None)
 
     def run_loop(self, script: Script, *, mode: str = "sync", thread: str = "one", **options: Any) -> Run:
@@ -273,6 +319,13 @@ class AdapterContract:
         sizes = [kompakt.count(request, format="openai-chat").total for request in run.script.requests]
         assert sizes[13] < sizes[12]
         assert judge(run.script.requests[13]) == []
+        assert run.text == "done"
+
+    def test_a_rejection_is_recognized_by_its_text(self) -> None:
+        """Not every client has an error of its own for it."""
+        run = self.run_loop(Script(reject=frozenset({12}), error=TextError), mode=self.modes[0], budget=BUDGET)
+        sizes = [kompakt.count(request, format="openai-chat").total for request in run.script.requests]
+        assert sizes[13] < sizes[12]
         assert run.text == "done"
 
     def test_a_request_that_stays_too_long_is_a_typed_error(self) -> None:
@@ -328,6 +381,11 @@ class AdapterContract:
         script = Script(steps=2, first=LARGE)
         self.run_loop(script, mode=self.modes[0], budget=100_000, admission="firm", store=url)
         assert "row 1002-399: " in stored(url)
+
+    def test_the_store_records_each_compaction(self, tmp_path: Any) -> None:
+        url, reports = f"sqlite:///{tmp_path / 'agent.db'}", list[Any]()
+        self.run_loop(Script(), mode=self.modes[0], budget=BUDGET, store=url, on_compaction=reports.append)
+        assert recorded(url) == [(one.tokens_before, one.tokens_after) for one in reports] != []
 
     def test_the_store_has_the_whole_conversation(self, tmp_path: Any) -> None:
         url = f"sqlite:///{tmp_path / 'agent.db'}"

@@ -10,9 +10,21 @@ from google.adk.agents import LlmAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.apps import App
 from google.adk.models import BaseLlm, LlmResponse
+from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import InMemoryRunner
 from google.genai.types import Content, FunctionCall, Part
-from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, TooLong, judge, page, run_page
+from tests.integrations.contract import (
+    BUDGET,
+    TASK,
+    AdapterContract,
+    ObjectCheck,
+    Run,
+    Script,
+    TooLong,
+    judge,
+    page,
+    run_page,
+)
 
 import kompakt
 from kompakt.integrations.adk import KompaktPlugin
@@ -43,11 +55,14 @@ def as_chat(contents: Any) -> list[dict[str, Any]]:
 class ScriptedModel(BaseLlm):
     script: Any
     ids: bool = True
+    objects: Any = None
 
     async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
         names = {
             one.name for declared in llm_request.config.tools or () for one in declared.function_declarations or ()
         }
+        if self.objects is not None:
+            self.objects.show(llm_request.contents)
         answer = self.script.answer(as_chat(llm_request.contents), names)
         if "text" in answer:
             part = Part(text=answer["text"])
@@ -81,21 +96,31 @@ def read_page(number: int) -> str:
     return page(number)
 
 
-class TestADK(AdapterContract):
-    shows_objects = False
-    modes = ("async", "sse", "sync")
+class Recorder(BasePlugin):
+    """Notes the contents of a request before the next plugin changes them."""
 
+    def __init__(self, objects: ObjectCheck) -> None:
+        super().__init__(name="recorder")
+        self.objects = objects
+
+    async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
+        self.objects.give(llm_request.contents)
+
+
+class TestADK(AdapterContract, framework="adk"):
     def run_loop(
         self, script: Script, *, mode: str = "async", thread: str = "one", ids: bool = True, **options: Any
     ) -> Run:
+        objects = ObjectCheck()
         agent = LlmAgent(
             name="reader",
-            model=ScriptedModel(model="scripted", script=script, ids=ids),
+            model=ScriptedModel(model="scripted", script=script, ids=ids, objects=objects),
             instruction="You read.",
             tools=[read_page],
         )
-        runner = InMemoryRunner(app=App(name="reading", root_agent=agent, plugins=[KompaktPlugin(**options)]))
-        config = RunConfig(streaming_mode=StreamingMode.SSE if mode == "sse" else StreamingMode.NONE)
+        plugins = [Recorder(objects), KompaktPlugin(**options)]
+        runner = InMemoryRunner(app=App(name="reading", root_agent=agent, plugins=plugins))
+        config = RunConfig(streaming_mode=StreamingMode.SSE if mode == "stream" else StreamingMode.NONE)
         task = {
             "user_id": "u",
             "session_id": thread,
@@ -117,7 +142,7 @@ class TestADK(AdapterContract):
             events = asyncio.run(run())
         session = asyncio.run(runner.session_service.get_session(app_name="reading", user_id="u", session_id=thread))
         kept = as_chat([event.content for event in session.events if event.content])
-        return Run(script, events[-1].content.parts[0].text, [one["content"] for one in kept])
+        return Run(script, events[-1].content.parts[0].text, [one["content"] for one in kept], objects.same)
 
     def test_a_request_that_stays_too_long_is_a_typed_error(self) -> None:
         """ADK wraps the errors of plugins."""

@@ -91,10 +91,7 @@ def read_page(number: int) -> str:
     return page(number)
 
 
-class TestAgentFramework(AdapterContract):
-    modes = ("async", "stream")
-    retries = False
-
+class TestAgentFramework(AdapterContract, framework="agent_framework"):
     def run_loop(self, script: Script, *, mode: str = "async", thread: str = "one", **options: Any) -> Run:
         seen: list[Any] = []
         strategy = KompaktStrategy(**options)

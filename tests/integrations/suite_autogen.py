@@ -95,10 +95,7 @@ async def read_page(number: int) -> str:
     return page(number)
 
 
-class TestAutoGen(AdapterContract):
-    modes = ("async", "stream")
-    retries = False
-
+class TestAutoGen(AdapterContract, framework="autogen"):
     def run_loop(self, script: Script, *, mode: str = "async", thread: str = "one", **options: Any) -> Run:
         context, client = KompaktContext(**options), ScriptedClient(script)
         agent = AssistantAgent(

@@ -17,7 +17,18 @@ from crewai.hooks import clear_all_llm_call_hooks, clear_all_tool_call_hooks
 from crewai.hooks.dispatch import HookAborted, InterceptionPoint, scoped_hooks
 from crewai.llms.base_llm import BaseLLM
 from crewai.tools import tool
-from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, judge, page, run_page, texts
+from tests.integrations.contract import (
+    BUDGET,
+    TASK,
+    AdapterContract,
+    ObjectCheck,
+    Run,
+    Script,
+    judge,
+    page,
+    run_page,
+    texts,
+)
 
 import kompakt
 from kompakt.integrations.crewai import CrewDoesNotFit, KompaktHooks
@@ -25,10 +36,10 @@ from kompakt.integrations.stores import close_stores
 
 
 class ScriptedLLM(BaseLLM):
-    """Answers as the script says; keeps the messages of the last request."""
+    """Answers as the script says; notes the objects of each request."""
 
     script: Any
-    seen: Any = None
+    objects: Any = None
 
     def supports_function_calling(self) -> bool:
         return True
@@ -37,8 +48,8 @@ class ScriptedLLM(BaseLLM):
         return 170_000
 
     def call(self, messages: Any, tools: Any = None, **_: Any) -> Any:
-        if self.seen is not None:
-            self.seen[:] = messages
+        if self.objects is not None:
+            self.objects.show(messages)
         names = {one["function"]["name"] for one in tools or ()}
         answer = self.script.answer([dict(one) for one in messages], names)
         if "text" in answer:
@@ -84,19 +95,15 @@ def _no_hooks() -> Iterator[None]:
     clear_all_tool_call_hooks()
 
 
-class TestCrewAI(AdapterContract):
-    modes = ("sync", "async", "stream")
-    rewrites = True
-
+class TestCrewAI(AdapterContract, framework="crewai"):
     def run_loop(self, script: Script, *, mode: str = "sync", thread: str = "one", **options: Any) -> Run:
         hooks = KompaktHooks(**options)
-        seen: list[Any] = []
-        given: list[Any] = []
-        llm = ScriptedLLM(model=f"scripted-{thread}", script=script, seen=seen)
+        objects = ObjectCheck()
+        llm = ScriptedLLM(model=f"scripted-{thread}", script=script, objects=objects)
         crew = build_crew(
             llm, [read_page, *([hooks.recall_tool] if options.get("recall", True) else [])], stream=mode == "stream"
         )
-        before = [lambda context: given.__setitem__(slice(None), context.messages), hooks.before_llm_call]
+        before = [lambda context: objects.give(context.messages), hooks.before_llm_call]
         with scoped_hooks(
             {InterceptionPoint.PRE_MODEL_CALL: before, InterceptionPoint.PRE_TOOL_CALL: [hooks.before_tool_call]}
         ):
@@ -105,9 +112,7 @@ class TestCrewAI(AdapterContract):
                 for _ in done:
                     pass
                 done = done.result
-        own, contents = {id(one) for one in given}, {str(one) for one in given}
-        same = bool(seen) and all(id(one) in own for one in seen if str(one) in contents)
-        return Run(script, done.raw, same_objects=same)
+        return Run(script, done.raw, same_objects=objects.same)
 
     def test_recall_finds_what_left_the_context(self) -> None:
         """Tools of an agent are fixed, so recall is offered from the start."""

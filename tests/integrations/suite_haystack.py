@@ -11,7 +11,8 @@ from haystack import component
 from haystack.components.agents import Agent
 from haystack.components.agents.state import State
 from haystack.core.serialization import allow_deserialization_module
-from haystack.dataclasses import ChatMessage, ToolCall
+from haystack.dataclasses import ChatMessage, StreamingChunk, ToolCall
+from haystack.hooks import hook
 from haystack.hooks.compaction import CompactionHook
 from haystack.tools import tool
 from openai import OpenAI
@@ -21,6 +22,7 @@ from tests.integrations.contract import (
     TASK,
     AdapterContract,
     FakeOpenAI,
+    ObjectCheck,
     Run,
     Script,
     page,
@@ -41,20 +43,26 @@ def as_chat(messages: Any) -> list[dict[str, Any]]:
 
 @component
 class ScriptedGenerator:
-    def __init__(self, script: Script) -> None:
-        self.script = script
+    def __init__(self, script: Script, objects: ObjectCheck | None = None) -> None:
+        self.script, self.objects = script, objects
 
     @component.output_types(replies=list[ChatMessage])
-    def run(self, messages: list[ChatMessage], tools: Any = None, **_: Any) -> dict[str, Any]:
+    def run(self, messages: list[ChatMessage], tools: Any = None, streaming_callback: Any = None) -> dict[str, Any]:
+        if self.objects is not None:
+            self.objects.show(messages)
         answer = self.script.answer(as_chat(messages), {one.name for one in tools or ()})
+        if streaming_callback is not None:
+            streaming_callback(StreamingChunk(answer.get("text", "")))
         if "text" in answer:
             return {"replies": [ChatMessage.from_assistant(answer["text"])]}
         id, name, arguments = answer["call"]
         return {"replies": [ChatMessage.from_assistant(tool_calls=[ToolCall(name, arguments, id)])]}
 
     @component.output_types(replies=list[ChatMessage])
-    async def run_async(self, messages: list[ChatMessage], tools: Any = None, **_: Any) -> dict[str, Any]:
-        return self.run(messages, tools)
+    async def run_async(
+        self, messages: list[ChatMessage], tools: Any = None, streaming_callback: Any = None
+    ) -> dict[str, Any]:
+        return self.run(messages, tools, streaming_callback)
 
 
 @tool
@@ -63,29 +71,33 @@ def read_page(number: int) -> str:
     return page(number)
 
 
-class TestHaystack(AdapterContract):
-    shows_objects = False
-    modes = ("sync", "async")
-    rewrites = True
-    retries = False
-
+class TestHaystack(AdapterContract, framework="haystack"):
     def run_loop(
         self, script: Script, *, mode: str = "sync", thread: str = "one", budget: int = BUDGET, **options: Any
     ) -> Run:
-        compactor = KompaktCompactor(**options)
-        hook = CompactionHook(
+        compactor, objects = KompaktCompactor(**options), ObjectCheck()
+
+        @hook
+        def record(state: State) -> None:
+            objects.give(state.data["messages"])
+
+        compaction = CompactionHook(
             compactor, context_window=budget, compact_at=0.9, compact_to=0.5, token_counter=KompaktTokenCounter()
         )
         tools = [read_page, *([compactor.recall_tool] if options.get("recall", True) else [])]
         agent = Agent(
-            chat_generator=ScriptedGenerator(script),
+            chat_generator=ScriptedGenerator(script, objects),
             tools=tools,
             system_prompt="You read.",
-            hooks={"before_llm": [compactor.admission_hook, hook]},
+            hooks={"before_llm": [record, compactor.admission_hook, compaction]},
         )
-        task = [ChatMessage.from_user(TASK)]
-        done = agent.run(task) if mode == "sync" else asyncio.run(agent.run_async(task))
-        return Run(script, done["last_message"].text)
+        task, chunks = [ChatMessage.from_user(TASK)], list[StreamingChunk]()
+        if mode == "async":
+            done = asyncio.run(agent.run_async(task))
+        else:
+            done = agent.run(task, streaming_callback=chunks.append if mode == "stream" else None)
+        assert bool(chunks) is (mode == "stream")
+        return Run(script, done["last_message"].text, same_objects=objects.same)
 
     def test_recall_finds_what_left_the_context(self) -> None:
         """Tools of an agent are fixed, so recall is offered from the start."""
@@ -111,27 +123,27 @@ class TestHaystack(AdapterContract):
     def test_compactor_and_counter_survive_serialization(self) -> None:
         budget = kompakt.Budget(window=900, trigger=800, target=500)
         made = KompaktCompactor(budget=budget, pins=["keep"], store="sqlite:///x.db", recall=False)
-        hook = CompactionHook(made, context_window=1_000, token_counter=KompaktTokenCounter("gpt-5"))
+        compaction = CompactionHook(made, context_window=1_000, token_counter=KompaktTokenCounter("gpt-5"))
         allow_deserialization_module("kompakt.integrations.haystack")
-        again = CompactionHook.from_dict(hook.to_dict())
-        assert again.to_dict() == hook.to_dict()
+        again = CompactionHook.from_dict(compaction.to_dict())
+        assert again.to_dict() == compaction.to_dict()
         assert isinstance(again.compactor, KompaktCompactor)
 
     @pytest.mark.parametrize("admission", ["firm", kompakt.admission.Settings(min_tokens=300), None])
     def test_the_admission_hook_survives_serialization(self, admission: Any) -> None:
-        hook = KompaktCompactor(admission=admission).admission_hook
+        made = KompaktCompactor(admission=admission).admission_hook
         allow_deserialization_module("kompakt.integrations.haystack")
-        again = KompaktAdmissionHook.from_dict(hook.to_dict())
+        again = KompaktAdmissionHook.from_dict(made.to_dict())
         assert again.compactor._options.admission == admission
 
     def test_shortened_results_are_recalled(self) -> None:
         script = Script(steps=2, first=LARGE, recall_at=3)
         compactor = KompaktCompactor(admission="firm")
-        hook = CompactionHook(compactor, context_window=100_000, token_counter=KompaktTokenCounter())
+        compaction = CompactionHook(compactor, context_window=100_000, token_counter=KompaktTokenCounter())
         agent = Agent(
             chat_generator=ScriptedGenerator(script),
             tools=[read_page, compactor.recall_tool],
-            hooks={"before_llm": [compactor.admission_hook, hook]},
+            hooks={"before_llm": [compactor.admission_hook, compaction]},
         )
         script.query = "row 1001-200"
         agent.run([ChatMessage.from_user(TASK)])

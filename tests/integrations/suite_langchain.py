@@ -76,9 +76,7 @@ def read_page(number: int) -> str:
     return page(number)
 
 
-class TestLangChain(AdapterContract):
-    modes = ("sync", "async", "stream")
-
+class TestLangChain(AdapterContract, framework="langchain"):
     def run_loop(self, script: Script, *, mode: str = "sync", thread: str = "one", **options: Any) -> Run:
         seen: list[Any] = []
         given: list[Any] = []

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else the import waits for the network
 
 import litellm
 from litellm import CustomLLM
-from tests.integrations.contract import TASK, AdapterContract, Run, Script, page, run_page
+from litellm.integrations.custom_logger import CustomLogger
+from tests.integrations.contract import BUDGET, TASK, AdapterContract, ObjectCheck, Run, Script, page, run_page, texts
 
 from kompakt.integrations.litellm import KompaktLogger
 
@@ -31,58 +33,89 @@ class ScriptedProvider(CustomLLM):
     def __init__(self, script: Script) -> None:
         super().__init__()
         self.script = script
-        self.seen: list[Any] = []
 
-    async def acompletion(self, *_: Any, messages: Any, model_response: Any, optional_params: Any, **__: Any) -> Any:
-        self.seen = list(messages)
-        names = {tool["function"]["name"] for tool in optional_params.get("tools", ())}
-        answer = self.script.answer(messages, names)
+    def answer(self, messages: Any, optional_params: Any) -> dict[str, Any]:
+        answer = self.script.answer(messages, {tool["function"]["name"] for tool in optional_params.get("tools", ())})
         message: dict[str, Any] = {"role": "assistant", "content": answer.get("text")}
         if "call" in answer:
             id, name, arguments = answer["call"]
             function = {"name": name, "arguments": json.dumps(arguments)}
             message["tool_calls"] = [{"id": id, "type": "function", "function": function}]
+        return message
+
+    async def acompletion(self, *_: Any, messages: Any, model_response: Any, optional_params: Any, **__: Any) -> Any:
+        message = self.answer(messages, optional_params)
         model_response.choices = [litellm.Choices(message=litellm.Message(**message))]
         return model_response
 
+    async def astreaming(self, *_: Any, messages: Any, optional_params: Any, **__: Any) -> Any:
+        message = self.answer(messages, optional_params)
+        calls = message.get("tool_calls")
+        yield {
+            "text": message["content"] or "",
+            "tool_use": {**calls[0], "index": 0} if calls else None,
+            "is_finished": False,
+            "finish_reason": "",
+            "index": 0,
+            "usage": None,
+        }
+        reason = "tool_calls" if calls else "stop"
+        yield {"text": "", "tool_use": None, "is_finished": True, "finish_reason": reason, "index": 0, "usage": None}
 
-class TestLiteLLM(AdapterContract):
-    shows_objects = False
-    modes = ("async",)
-    has_recall = False
-    retries = False
 
+class Recorder(CustomLogger):
+    """Notes the messages of a request before or after the adapter."""
+
+    def __init__(self, note: Any) -> None:
+        super().__init__()
+        self.note = note
+
+    async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> None:
+        self.note(kwargs["messages"])
+
+
+async def converse(script: Script, thread: str, *, stream: bool = False) -> tuple[str, list[Any]]:
+    """Call the model and the tool until it is done; return the answer and all messages."""
+    name = f"scripted{id(script)}"
+    litellm.custom_provider_map = [
+        *litellm.custom_provider_map,
+        {"provider": name, "custom_handler": ScriptedProvider(script)},
+    ]
+    messages: list[Any] = [{"role": "user", "content": TASK}]
+    while True:
+        done: Any = await litellm.acompletion(
+            model=f"{name}/m", messages=messages, tools=TOOLS, litellm_session_id=thread, stream=stream
+        )
+        if stream:
+            done = litellm.stream_chunk_builder([chunk async for chunk in done])
+        message = done.choices[0].message
+        if not message.tool_calls:
+            return message.content, messages
+        call = message.tool_calls[0]
+        function = {"name": call.function.name, "arguments": call.function.arguments}
+        calls = [{"id": call.id, "type": "function", "function": function}]
+        messages.append({"role": "assistant", "content": None, "tool_calls": calls})
+        text = page(json.loads(call.function.arguments)["number"])
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
+
+
+class TestLiteLLM(AdapterContract, framework="litellm"):
     def run_loop(self, script: Script, *, mode: str = "async", thread: str = "one", **options: Any) -> Run:
         options.pop("recall", None)
-        provider = ScriptedProvider(script)
-        name = f"scripted{id(provider)}"
-        litellm.custom_provider_map = [*litellm.custom_provider_map, {"provider": name, "custom_handler": provider}]
-        litellm.callbacks = [KompaktLogger(**options)]
-        messages: list[Any] = [{"role": "user", "content": TASK}]
-
-        async def run() -> str:
-            while True:
-                done: Any = await litellm.acompletion(
-                    model=f"{name}/m", messages=messages, tools=TOOLS, litellm_session_id=thread
-                )
-                message = done.choices[0].message
-                if not message.tool_calls:
-                    return message.content
-                call = message.tool_calls[0]
-                function = {"name": call.function.name, "arguments": call.function.arguments}
-                calls = [{"id": call.id, "type": "function", "function": function}]
-                messages.append({"role": "assistant", "content": None, "tool_calls": calls})
-                text = page(json.loads(call.function.arguments)["number"])
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
-
-        text = asyncio.run(run())
-        return Run(script, text, [str(one["content"]) for one in messages])
+        objects = ObjectCheck()
+        litellm.callbacks = [Recorder(objects.give), KompaktLogger(**options), Recorder(objects.show)]
+        text, messages = asyncio.run(converse(script, thread, stream=mode == "stream"))
+        return Run(script, text, [str(one["content"]) for one in messages], objects.same)
 
     def test_two_conversations_in_two_threads_do_not_mix(self) -> None:
-        """Callbacks of LiteLLM are global, so two conversations take turns here."""
-        alone = self.run_loop(Script(), thread="c", budget=4_000).script.requests
-        again = self.run_loop(Script(), thread="d", budget=4_000).script.requests
-        assert alone == again
+        """Callbacks of LiteLLM are global, so both conversations use the same one."""
+        litellm.callbacks = [KompaktLogger(budget=BUDGET)]
+        scripts = [Script() for _ in range(3)]
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(lambda one: asyncio.run(converse(scripts[one], f"thread-{one}")), (0, 1)))
+        asyncio.run(converse(scripts[2], "alone"))
+        assert [texts(one) for one in scripts[0].requests] == [texts(one) for one in scripts[2].requests]
+        assert [texts(one) for one in scripts[1].requests] == [texts(one) for one in scripts[2].requests]
 
     def test_the_page_runs(self) -> None:
         provider = ScriptedProvider(Script(steps=0))

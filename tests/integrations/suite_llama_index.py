@@ -67,10 +67,7 @@ def read_page(number: int) -> str:
     return page(number)
 
 
-class TestLlamaIndex(AdapterContract):
-    modes = ("stream", "async")
-    has_recall = False
-
+class TestLlamaIndex(AdapterContract, framework="llama_index"):
     def run_loop(
         self, script: Script, *, mode: str = "stream", thread: str = "one", llm: Any = None, **options: Any
     ) -> Run:

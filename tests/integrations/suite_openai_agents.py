@@ -107,10 +107,7 @@ def read_page(number: int) -> str:
     return page(number)
 
 
-class TestOpenAIAgents(AdapterContract):
-    modes = ("async", "stream")
-    retries = False
-
+class TestOpenAIAgents(AdapterContract, framework="openai_agents"):
     def run_loop(self, script: Script, *, mode: str = "async", thread: str = "one", **options: Any) -> Run:
         given: list[Any] = []
         made = input_filter(**options)
@@ -131,7 +128,10 @@ class TestOpenAIAgents(AdapterContract):
                 return result
             return await Runner.run(agent, TASK, run_config=config, max_turns=100)
 
-        result = asyncio.run(run())
+        if mode == "sync":
+            result: Any = Runner.run_sync(agent, TASK, run_config=config, max_turns=100)
+        else:
+            result = asyncio.run(run())
         own, contents = {id(one) for one in given}, list(given)
         same = all(id(one) in own for one in model.seen if one in contents)
         stored = [str(item.get("output", item.get("content"))) for item in result.to_input_list()]

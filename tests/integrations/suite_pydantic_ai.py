@@ -80,9 +80,7 @@ def read_page(number: int) -> str:
     return page(number)
 
 
-class TestPydanticAI(AdapterContract):
-    modes = ("async", "sync", "stream")
-
+class TestPydanticAI(AdapterContract, framework="pydantic_ai"):
     def run_loop(self, script: Script, *, mode: str = "async", thread: str = "one", **options: Any) -> Run:
         seen: list[Any] = []
         given: list[Any] = []

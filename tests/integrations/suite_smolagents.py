@@ -76,11 +76,7 @@ def read_page(number: int) -> str:
     return page(number)
 
 
-class TestSmolagents(AdapterContract):
-    shows_objects = False
-    modes = ("sync", "stream")
-    retries = False
-
+class TestSmolagents(AdapterContract, framework="smolagents"):
     def run_loop(
         self, script: Script, *, mode: str = "sync", thread: str = "one", code: bool = False, **options: Any
     ) -> Run:

@@ -7,10 +7,12 @@ import json
 from typing import Any
 
 from strands import Agent, tool
+from strands.hooks import AfterModelCallEvent, HookProvider, MessageAddedEvent
 from strands.models.model import Model
 from strands.types.exceptions import ContextWindowOverflowException
-from tests.integrations.contract import TASK, AdapterContract, Run, Script, TooLong, page, run_page
+from tests.integrations.contract import TASK, AdapterContract, ObjectCheck, Run, Script, TooLong, page, run_page
 
+import kompakt
 from kompakt.integrations.stores import close_stores
 from kompakt.integrations.strands import KompaktConversationManager
 
@@ -64,19 +66,26 @@ class ScriptedModel(Model):
         yield {"messageStop": {"stopReason": "end_turn" if "text" in answer else "tool_use"}}
 
 
+class Recorder(HookProvider):
+    """Compares the messages of the agent before and after a rewrite. The model gets copies of them."""
+
+    def __init__(self, objects: ObjectCheck) -> None:
+        self.objects = objects
+
+    def register_hooks(self, registry: Any, **_: Any) -> None:
+        registry.add_callback(MessageAddedEvent, lambda event: self.objects.give(event.agent.messages))
+        registry.add_callback(AfterModelCallEvent, lambda event: self.objects.show(event.agent.messages))
+
+
 @tool
 def read_page(number: int) -> str:
     """Read one page."""
     return page(number)
 
 
-class TestStrands(AdapterContract):
-    shows_objects = False
-    modes = ("sync", "async")
-    rewrites = True
-
+class TestStrands(AdapterContract, framework="strands"):
     def run_loop(self, script: Script, *, mode: str = "sync", thread: str = "one", **options: Any) -> Run:
-        manager = KompaktConversationManager(**options)
+        manager, objects = KompaktConversationManager(**options), ObjectCheck()
         tools = [read_page, *([manager.recall_tool] if options.get("recall", True) else [])]
         agent = Agent(
             model=ScriptedModel(script),
@@ -84,14 +93,32 @@ class TestStrands(AdapterContract):
             system_prompt="You read.",
             conversation_manager=manager,
             callback_handler=None,
+            hooks=[Recorder(objects)],
         )
-        result = agent(TASK) if mode == "sync" else asyncio.run(agent.invoke_async(TASK))
-        return Run(script, str(result).strip())
+
+        async def stream() -> Any:
+            return [event async for event in agent.stream_async(TASK)][-1]["result"]
+
+        modes = {"sync": lambda: agent(TASK), "async": lambda: asyncio.run(agent.invoke_async(TASK))}
+        result = asyncio.run(stream()) if mode == "stream" else modes[mode]()
+        return Run(script, str(result).strip(), same_objects=objects.same)
 
     def test_recall_finds_what_left_the_context(self) -> None:
         """Tools of Strands are fixed, so recall is offered from the start."""
         run = self.run_loop(Script(recall_at=25), budget=4_000)
         assert any("D15838" in str(one["content"]) for one in run.script.requests[25])
+
+    def test_the_store_has_one_session(self, tmp_path: Any) -> None:
+        """Metadata that Strands adds to messages is not of Bedrock, but no reason to repair them."""
+        url = f"sqlite:///{tmp_path / 'agent.db'}"
+        self.run_loop(Script(), budget=4_000, store=url)
+        close_stores()
+
+        async def names() -> list[str]:
+            async with await kompakt.open_store(url) as store:
+                return [session.id async for session in store.sessions()]
+
+        assert len(asyncio.run(names())) == 1
 
     def test_recall_after_a_restart_reads_the_store(self, tmp_path: Any) -> None:
         store = f"sqlite:///{tmp_path / 'agent.db'}"

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integrations.contract import LARGE, PIN, TASK, TooLong, judge, page, texts
+from tests.integrations import matrix
+from tests.integrations.contract import LARGE, PIN, TASK, TESTS, AdapterContract, TooLong, judge, page, texts
 
 import kompakt
 from kompakt.engine.compaction.report import Report
@@ -616,6 +617,24 @@ PACKAGES = {
     "smolagents": "smolagents",
     "strands": "strands",
 }
+
+
+class TestMatrix:
+    def test_every_framework_runs_the_contract(self) -> None:
+        assert set(matrix.FRAMEWORKS) | {"claude_agent_sdk"} == set(PACKAGES)
+        for name in matrix.FRAMEWORKS:
+            suite = Path(__file__).parent / f"suite_{name}.py"
+            assert f'(AdapterContract, framework="{name}")' in suite.read_text()
+
+    def test_every_part_that_is_left_out_is_known(self) -> None:
+        for framework in matrix.FRAMEWORKS.values():
+            assert set(framework.without) <= set(matrix.CHECKS)
+        assert set(TESTS) | set(matrix.MODES) == set(matrix.CHECKS)
+        names = {name for names in TESTS.values() for name in names}
+        assert [name for name in names if not callable(getattr(AdapterContract, name, None))] == []
+
+    def test_the_guide_shows_the_table(self) -> None:
+        assert matrix.PAGE.read_text() == matrix.page(), "run python -m tests.integrations.matrix"
 
 
 class TestMissingFrameworks:

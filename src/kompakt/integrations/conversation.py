@@ -88,18 +88,25 @@ class Converter(ABC, Generic[Item]):
 
 
 class WireConverter(Converter[JsonObject]):
-    """For frameworks whose messages are items of a provider's format already."""
+    """For frameworks whose messages are items of a provider's format already.
 
-    def __init__(self, format: str) -> None:
-        self.format = format
+    ``fields`` are those of the format, if the framework adds fields of its own, like usage or files.
+    """
+
+    def __init__(self, format: str, fields: Sequence[str] = ()) -> None:
+        self.format, self._fields = format, frozenset(fields)
 
     def to_wire(self, item: JsonObject) -> Sequence[JsonObject]:
-        """Return the item."""
-        return (item,)
+        """Return the item, without the fields that the framework added."""
+        if not self._fields or item.keys() <= self._fields:
+            return (item,)
+        return ({name: value for name, value in item.items() if name in self._fields},)
 
     def from_wire(self, item: JsonObject, original: JsonObject | None) -> JsonObject:
-        """Return the item."""
-        return item
+        """Return the item, with the fields that the framework added to the original."""
+        if not self._fields or original is None:
+            return item
+        return {**{name: value for name, value in original.items() if name not in self._fields}, **item}
 
 
 class AdapterArguments(TypedDict, total=False):

@@ -9,28 +9,24 @@ CrewAI ignores what a hook raises, except ``HookAborted``, so every error here i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, cast
+from typing import Any, Unpack, cast
 from weakref import ref
 
-from kompakt.engine.admission import AdmissionSettings
-from kompakt.engine.compaction.policies import AnyPolicy
-from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.errors import DoesNotFit, KompaktError, Overflowed
 from kompakt.integrations.conversation import (
     MAX_CONVERSATIONS,
+    AdapterArguments,
     AdapterOptions,
     Conversations,
-    Converter,
     LiveConversation,
     RequestFrame,
+    WireConverter,
     missing,
     overflow_of,
 )
-from kompakt.model.budget import Budget
 from kompakt.model.lru import Lru
 from kompakt.model.messages import JsonObject
 from kompakt.wire.overflow import Overflow
@@ -69,18 +65,6 @@ class CrewDoesNotFit(DoesNotFit, HookAborted):
     """What must stay is larger than the budget. Stops the crew."""
 
 
-class _MessageConverter(Converter[JsonObject]):
-    """Messages of CrewAI, without what is not of OpenAI Chat."""
-
-    format = "openai-chat"
-
-    def to_wire(self, item: JsonObject) -> Sequence[JsonObject]:
-        return ({name: item[name] for name in FIELDS if name in item},)
-
-    def from_wire(self, item: JsonObject, original: JsonObject | None) -> JsonObject:
-        return item if original is None else {**original, **item}
-
-
 class _ExecutorRun:
     """The conversation of one executor, and whether the provider rejected the last view of it."""
 
@@ -104,24 +88,12 @@ class KompaktHooks:
     def __init__(
         self,
         *,
-        budget: int | Budget | None = None,
-        policy: AnyPolicy = "default",
-        pins: Iterable[str] = (),
         store: str | None = None,
         recall: bool = True,
-        on_compaction: Callable[[Report], None] | None = None,
-        admission: AdmissionSettings | str | None = None,
+        **options: Unpack[AdapterArguments],
     ) -> None:
-        self._options = AdapterOptions(
-            budget=budget,
-            policy=policy,
-            pins=tuple(pins),
-            store=store,
-            recall=recall,
-            on_compaction=on_compaction,
-            admission=admission,
-        )
-        self._conversations = Conversations(_MessageConverter(), self._options)
+        self._options = AdapterOptions(store=store, recall=recall, **options)
+        self._conversations = Conversations(WireConverter("openai-chat", FIELDS), self._options)
         self._runs: Lru[str, _ExecutorRun] = Lru(MAX_CONVERSATIONS)
         self._newest: Lru[_AgentKey, str] = Lru(MAX_CONVERSATIONS)
         """The newest conversation of each agent."""

@@ -7,8 +7,8 @@ the compactor a ``store`` to keep the whole conversation: it is saved before eac
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Unpack
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
@@ -16,11 +16,16 @@ import msgspec
 
 from kompakt import api
 from kompakt.engine.admission import AdmissionSettings
-from kompakt.engine.compaction.policies import AnyPolicy
-from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.errors import DoesNotFit, UsageError
-from kompakt.integrations.conversation import AdapterOptions, Conversations, Converter, RequestFrame, missing
+from kompakt.integrations.conversation import (
+    AdapterArguments,
+    AdapterOptions,
+    Conversations,
+    Converter,
+    RequestFrame,
+    missing,
+)
 from kompakt.model.budget import Budget
 from kompakt.model.messages import JsonObject
 
@@ -148,23 +153,11 @@ class KompaktCompactor(Compactor):
     def __init__(
         self,
         *,
-        budget: int | Budget | None = None,
-        policy: AnyPolicy = "default",
-        pins: Iterable[str] = (),
         store: str | None = None,
         recall: bool = True,
-        on_compaction: Callable[[Report], None] | None = None,
-        admission: AdmissionSettings | str | None = None,
+        **options: Unpack[AdapterArguments],
     ) -> None:
-        self._options = AdapterOptions(
-            budget=budget,
-            policy=policy,
-            pins=pins,
-            store=store,
-            recall=recall,
-            on_compaction=on_compaction,
-            admission=admission,
-        )
+        self._options = AdapterOptions(store=store, recall=recall, **options)
         self._conversations = Conversations(_ChatConverter(), self._options)
         self._states: WeakKeyDictionary[State, str] = WeakKeyDictionary()
         """The conversations of running agents."""

@@ -36,6 +36,9 @@ __all__ = ["KompaktConversationManager", "StrandsOverflowed"]
 
 STATE_KEY = "kompakt_conversation"
 
+FIELDS = ("role", "content")
+"""What a message of Bedrock has. Strands adds the usage and other metadata."""
+
 
 class StrandsOverflowed(Overflowed, ContextWindowOverflowException):
     """The request stays too long after it was shortened. Also an error of Strands."""
@@ -58,7 +61,7 @@ class KompaktConversationManager(ConversationManager):
     ) -> None:
         super().__init__()
         self._options = AdapterOptions(store=store, recall=recall, **options)
-        self._conversations = Conversations(WireConverter("bedrock"), self._options)
+        self._conversations = Conversations(WireConverter("bedrock", FIELDS), self._options)
         self._key, self._restored = "", ""
         """Names of the conversation, and of the one that a restored agent continues."""
         self._agent: ref[Any] | None = None
@@ -79,8 +82,13 @@ class KompaktConversationManager(ConversationManager):
         registry.add_callback(AfterModelCallEvent, self._note_answer)
 
     def _note_answer(self, event: AfterModelCallEvent) -> None:
-        if event.exception is None:
+        """Shorten the messages after an overflow that the model did not report as Strands' own error."""
+        error = event.exception
+        if error is None:
             self._was_refused = False
+        elif not isinstance(error, ContextWindowOverflowException) and overflow_of(error) is not None:
+            self.reduce_context(event.agent, error)
+            event.retry = True
 
     def apply_management(self, agent: Any, **kwargs: Any) -> None:
         """Rewrite the messages of the agent if they exceed the budget."""
