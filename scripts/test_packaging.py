@@ -31,7 +31,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 META = ("all", "dev", "bench")
 """Extras that are collections of packages for development."""
 
-FRAMEWORKS = tuple(path.stem for path in sorted((ROOT / "src/kompakt/integrations").glob("[a-z]*.py")))
+FRAMEWORKS = {
+    path.stem.replace("_", "-"): path.stem for path in sorted((ROOT / "src/kompakt/integrations").glob("[a-z]*.py"))
+}
+"""Extras with the modules that need them."""
 
 WANTED = ("Summary", "License-Expression", "Author", "Keywords", "Requires-Python", "Description-Content-Type")
 """Metadata that every distribution has."""
@@ -66,7 +69,7 @@ IMPORTS = {
     "evals": "import matplotlib; import kompakt.evals.run",
     "tui": "import textual",
     "recall": "import wordllama",
-    **{name: f"import kompakt.integrations.{name}" for name in FRAMEWORKS},
+    **{extra: f"import kompakt.integrations.{module}" for extra, module in FRAMEWORKS.items()},
 }
 """Code that works with an extra."""
 
@@ -189,7 +192,9 @@ def try_extra(folder: Path, python: str, wheel: Path, extra: str) -> str | None:
     there = folder / "bin/python"
     wanted = str(wheel) if extra == "none" else f"{wheel}[{extra}]"
     try:
-        pip(str(there), "install", "-c", str(ROOT / "constraints.txt"), wanted)
+        # The constraints are for development, where frameworks, which limit each other's versions, are not installed.
+        limits = () if extra in FRAMEWORKS else ("-c", str(ROOT / "constraints.txt"))
+        pip(str(there), "install", *limits, wanted)
     except Failed as error:
         return f"cannot be installed: {str(error).strip().splitlines()[-1]}"
     try_out([str(folder / "bin/kompakt")], folder / "work", {}, extra=extra)

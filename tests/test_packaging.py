@@ -27,11 +27,18 @@ class TestExtras:
             for folder in ("src", "docs", "examples", "README.md")
             for path in ([ROOT / folder] if folder.endswith(".md") else (ROOT / folder).rglob("*"))
             if path.suffix in (".py", ".md")
-            for names in re.findall(r"kompakt\\?\[([a-z_, ]+)\]|install_command\([\"']([a-z_]+)", path.read_text())
+            for names in re.findall(
+                r"(?:kompakt|\.)\\?\[([a-z_, -]+)\]'|install_command\([\"']([a-z_]+)", path.read_text()
+            )
             for extra in re.split(r"[, ]+", "".join(names))
         }
         assert {(extra, name) for extra, name in advised if extra not in PROJECT["optional-dependencies"]} == set()
         assert {("gateway", "serve.py"), ("gateway", "README.md")} <= advised
+
+    def test_extras_are_spelled_as_in_the_metadata(self) -> None:
+        """With pip before 23.3, which Python 3.11 brings, an extra with ``_`` is not found and silently left out."""
+        assert [name for name in PROJECT["optional-dependencies"] if "_" in name] == []
+        assert version.install_command("pydantic_ai").endswith("[pydantic-ai]'")
 
     def test_no_error_names_a_command_for_another_installation(self) -> None:
         """``install_command`` knows how this copy was installed; a fixed text does not."""

@@ -3,7 +3,7 @@
     python examples/frameworks/openai_agents_agent.py --session ann "Read texts/may.txt and remember the totals."
     python examples/frameworks/openai_agents_agent.py --session ann "Which total was the largest?"
 
-Needs ``pip install 'kompakt[openai_agents]'`` and an API key of OpenAI.
+Needs ``pip install 'kompakt[openai-agents]'`` and an API key of OpenAI.
 """
 
 import argparse

@@ -14,6 +14,7 @@ def install_command(extra: str = "") -> str:
 
     source, is_editable = _source()
     name, _, address = source.partition(" @ ")
+    extra = extra.replace("_", "-")  # as in the metadata: pip before 23.3 knows no other spelling
     wanted = name + (f"[{extra}]" if extra else "") + (f" @ {address}" if address else "")
     return f"{_installer()} {'-e ' if is_editable else ''}{shlex.quote(wanted)}"
 

@@ -641,7 +641,7 @@ class TestMissingFrameworks:
     def test_every_adapter_has_an_extra_requirements_and_a_page(self) -> None:
         root = Path(__file__).parents[2]
         extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-        assert set(PACKAGES) <= set(extras)
+        assert {name.replace("_", "-") for name in PACKAGES} <= set(extras)
         for name in PACKAGES:
             assert (root / "src" / "kompakt" / "integrations" / f"{name}.py").exists()
             assert (root / "tests" / "integrations" / "requirements" / f"{name}.txt").exists()
@@ -651,5 +651,5 @@ class TestMissingFrameworks:
     def test_an_adapter_without_its_framework_names_the_extra(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, PACKAGES[name], None)
         monkeypatch.delitem(sys.modules, f"kompakt.integrations.{name}", raising=False)
-        with pytest.raises(ImportError, match=rf"install -e '\S+\[{name}\]'"):
+        with pytest.raises(ImportError, match=rf"install -e '\S+\[{name.replace('_', '-')}\]'"):
             importlib.import_module(f"kompakt.integrations.{name}")
