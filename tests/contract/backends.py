@@ -100,3 +100,9 @@ def stored(scenario: Callable[[Any, Records], Awaitable[None]]) -> Callable[[Any
     test.__name__ = scenario.__name__
     test.__qualname__ = scenario.__qualname__
     return test
+
+
+async def set_pragma(records: Any, setting: str) -> None:
+    """Change a setting of the connection with which a store in SQLite writes."""
+    connection = await records._writer.connection()
+    await connection.call(lambda opened: opened.execute(f"PRAGMA {setting}"))

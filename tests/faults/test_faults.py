@@ -12,9 +12,8 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
-from sqlalchemy import event
 from tests.contract import postgres, redis
-from tests.contract.backends import STORES, Place
+from tests.contract.backends import STORES, Place, set_pragma
 from tests.faults.crashes import session_of
 from tests.faults.processes import turn_of
 from tests.session.builders import asked
@@ -58,21 +57,15 @@ class TestDisk:
 
     def refuses(self, setting: str, back: str, said: str, directory: Path) -> None:
         async def scenario(records: Any, session: Session) -> None:
-            now = "synchronous=FULL"
-
-            def checkout(connection: Any, *_: object) -> None:
-                connection.driver_connection._conn.execute(f"PRAGMA {now}")
-
-            event.listen(records.engine.sync_engine.pool, "checkout", checkout)
             first, second = turn_of("w", 1), turn_of("w", 2, chars=40_000)
             second[2]["content"] = SECRET + "".join(chr(33 + n * n % 89) for n in range(90_000))
             await session.append(first)
-            now = setting
+            await set_pragma(records, setting)
             with pytest.raises(StoreUnavailable, match=said) as caught:
                 await session.append(second, key="k")
             plain(caught.value)
             await settled(session_of(records, "a"), first)
-            now = back
+            await set_pragma(records, back)
             await session.append(second, key="k")
             await settled(session, first + second)
             await session.compact(4_000)

@@ -19,6 +19,7 @@ from tests.session.builders import asked, turns
 
 from kompakt.errors import KompaktError
 from kompakt.session.store import Store, open_store
+from kompakt.store.sql import sqlite
 
 SAID = "zebra-sonata-said"
 ID = "zebra-sonata-id"
@@ -157,12 +158,19 @@ class TestIds:
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 class TestStatements:
-    def test_ids_are_bound(self, store: str, tmp_path: Path) -> None:
+    def test_ids_are_bound(self, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """No SQL statement contains an id, a tenant, a batch key or the text of a message."""
         place, statements = Place(store, tmp_path), list[str]()
 
         def noted(_: Any, __: Any, statement: str, *___: Any) -> None:
             statements.append(statement)
+
+        def compiled(statement: Any, columns: tuple[str, ...]) -> str:
+            statements.append(written(statement, columns))
+            return statements[-1]
+
+        written = sqlite._compiled
+        monkeypatch.setattr(sqlite, "_compiled", compiled)
 
         async def run() -> None:
             async with place.opened() as records:

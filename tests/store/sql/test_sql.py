@@ -19,8 +19,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import event as listening
 from tests.contract import postgres
+from tests.contract.backends import set_pragma
 from tests.contract.builders import batch, digest, event, everything, extend, new_head, noise, plain, row, start
 
 from kompakt.errors import Conflict, StoreDamaged, StoreUnavailable, UsageError
@@ -186,6 +186,58 @@ class TestOpening:
                 asyncio.run(open_postgres(url))
 
 
+class TestThreads:
+    def test_a_commit_is_one_call(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A whole transaction runs in one call of a thread, and heads, references and notes are read without one."""
+        calls = list[object]()
+        execute = sqlite._Connection._execute
+
+        async def counted(connection: sqlite._Connection, work: Any, *arguments: Any) -> Any:
+            calls.append(work)
+            return await execute(connection, work, *arguments)
+
+        async def scenario() -> None:
+            records = await open_sqlite(tmp_path / "sessions.db")
+            head = await start(records)
+            monkeypatch.setattr(sqlite._Connection, "_execute", counted)
+            large = batch(head, [row(3, item=noise(1 << 20))], [event(1)], blobs={digest("x"): b"x"})
+            await records.commit(large, seen=head)
+            assert len(calls) == 1
+            await records.note("", KEY, {"a": b"1"})
+            assert len(calls) == 2
+            assert await records.head(KEY) == large.head
+            assert await records.named(KEY, [large.rows[0].name]) == {large.rows[0].name: 3}
+            assert await records.notes("", ["a"]) == {"a": b"1"}
+            assert len(calls) == 2
+            monkeypatch.undo()
+            await records.close()
+
+        asyncio.run(scenario())
+
+    def test_a_cancelled_commit_is_whole(self, tmp_path: Path) -> None:
+        """A commit whose caller gave up while it ran is written as a whole, and the next one follows it."""
+
+        async def scenario() -> None:
+            records = await open_sqlite(tmp_path / "sessions.db")
+            head = await start(records)
+            other = sqlite3.connect(tmp_path / "sessions.db", isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            first = batch(head, [row(3)], [event(1)])
+            waiting = asyncio.create_task(records.commit(first, seen=head))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            other.execute("ROLLBACK")
+            other.close()
+            await records.note("", KEY, {"a": b"1"})
+            assert await records.head(KEY) == first.head
+            assert [one.seq for one in await records.rows(KEY, after=2, upto=9, limit=9)] == [3]
+            assert [one.number for one in await records.events(KEY)] == [1]
+            await records.close()
+
+        asyncio.run(scenario())
+
+
 class TestDisk:
     def test_a_full_disk(self, tmp_path: Path) -> None:
         """Nothing of a batch that found no room is written; with room again it is."""
@@ -194,20 +246,12 @@ class TestDisk:
             records = await open_sqlite(tmp_path / "sessions.db")
             head = await start(records)
             before = await everything(records, KEY)
-            await records.engine.dispose()
-
-            def shrink(connection: object, _: object) -> None:
-                cursor = connection.cursor()  # type: ignore[attr-defined]
-                cursor.execute("PRAGMA max_page_count=1")
-                cursor.close()
-
-            listening.listen(records.engine.sync_engine, "connect", shrink)
+            await set_pragma(records, "max_page_count=1")
             large = batch(head, [row(3, item=noise(1 << 20))], [event(1)], blobs={digest("x"): b"x"})
             with pytest.raises(StoreUnavailable, match="disk is full"):
                 await records.commit(large, seen=head)
             assert await everything(records, KEY) == before
-            listening.remove(records.engine.sync_engine, "connect", shrink)
-            await records.engine.dispose()
+            await set_pragma(records, "max_page_count=1000000000")
             await records.commit(large, seen=head)
             assert await records.head(KEY) == large.head
             await records.close()

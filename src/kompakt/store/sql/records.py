@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -46,8 +46,18 @@ _log = logging.getLogger("kompakt.store")
 
 _Record = TypeVar("_Record", Head, StoredRow, StoredEvent)
 
+_Value = TypeVar("_Value")
+
 _HASHES = msgspec.json.Decoder(tuple[str, ...])
 
+_INSERT = {table: insert(table) for table in (ROWS, EVENTS)}
+_ADD = {table: insert_or_ignore(table).on_conflict_do_nothing() for table in (BATCHES, HEADS, BLOBS, USES, NOTES)}
+"""Statements that insert what does not exist yet."""
+_FENCE = (
+    select(LOCKS.c.fence)
+    .where(LOCKS.c.key == bindparam("of"), LOCKS.c.name == bindparam("named"))
+    .with_for_update(read=True)
+)
 _SWAP = (
     update(HEADS)
     .where(HEADS.c.key == bindparam("of"), HEADS.c.rows == bindparam("seen_rows"))
@@ -132,6 +142,11 @@ class SqlRecords(ABC):
         async with self.translate_errors(), self._connection(write=write) as connection:
             yield connection
 
+    async def _write(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, _Value]]) -> _Value:
+        """Run ``work`` in a transaction; it awaits nothing but calls of the connection."""
+        async with self._using(write=True) as connection:
+            return await work(connection)
+
     async def close(self) -> None:
         await self.engine.dispose()
 
@@ -198,21 +213,25 @@ class SqlRecords(ABC):
             return await self._found(connection, key, " ".join(words), limit)
 
     async def commit(self, batch: Batch, *, seen: Head | None, fence: Fence | None = None) -> bool:
+        return await self._write(lambda connection: self._write_batch(connection, batch, seen, fence))
+
+    async def _write_batch(
+        self, connection: AsyncConnection, batch: Batch, seen: Head | None, fence: Fence | None
+    ) -> bool:
         head = batch.head
-        async with self._using(write=True) as connection:
-            if not await self._add(connection, BATCHES, [{"key": head.key, "id": batch.id}]):
-                return False
-            if fence is not None:
-                await self._check(connection, head.key, fence)
-            await self._swap(connection, head, seen)
-            rows = [_values(row, "words") | {"key": head.key} for row in batch.rows]
-            events = [_values(event) | {"key": head.key} for event in batch.events]
-            for table, values in ((ROWS, rows), (EVENTS, events)):
-                if values:
-                    await connection.execute(insert(table), values)
-            if worded := [row for row in batch.rows if row.words]:
-                await self._write_words(connection, head.key, worded)
-            await self._write_blobs(connection, batch)
+        if not await self._add(connection, BATCHES, [{"key": head.key, "id": batch.id}]):
+            return False
+        if fence is not None:
+            await self._check(connection, head.key, fence)
+        await self._swap(connection, head, seen)
+        rows = [_values(row, "words") | {"key": head.key} for row in batch.rows]
+        events = [_values(event) | {"key": head.key} for event in batch.events]
+        for table, values in ((ROWS, rows), (EVENTS, events)):
+            if values:
+                await connection.execute(_INSERT[table], values)
+        if worded := [row for row in batch.rows if row.words]:
+            await self._write_words(connection, head.key, worded)
+        await self._write_blobs(connection, batch)
         return True
 
     async def note(self, tenant: str, key: str, notes: Mapping[str, bytes]) -> None:
@@ -221,8 +240,7 @@ class SqlRecords(ABC):
             return
         shared = {"tenant": as_bytes(tenant), "key": key}
         values = [shared | {"name": as_bytes(name), "data": notes[name]} for name in sorted(notes)]
-        async with self._using(write=True) as connection:
-            await self._add(connection, NOTES, values)
+        await self._write(lambda connection: self._add(connection, NOTES, values))
 
     async def notes(self, tenant: str, names: Collection[str]) -> dict[str, bytes]:
         asked, of = {as_bytes(name): name for name in names}, as_bytes(tenant)
@@ -276,12 +294,11 @@ class SqlRecords(ABC):
 
     async def _add(self, connection: AsyncConnection, table: Table, values: list[dict[str, Any]]) -> bool:
         """Insert what does not exist yet; true if there was one row and it was inserted."""
-        result = await connection.execute(insert_or_ignore(table).on_conflict_do_nothing(), values)
+        result = await connection.execute(_ADD[table], values)
         return result.rowcount == 1
 
     async def _check(self, connection: AsyncConnection, key: str, fence: Fence) -> None:
-        held = select(LOCKS.c.fence).where(LOCKS.c.key == key, LOCKS.c.name == fence.name).with_for_update(read=True)
-        if (await connection.execute(held)).scalar() != fence.number:
+        if (await connection.execute(_FENCE, {"of": key, "named": fence.name})).scalar() != fence.number:
             raise Conflict(f"session {key}: the lock {fence.name!r} has a new holder; nothing was written")
 
     async def _swap(self, connection: AsyncConnection, head: Head, seen: Head | None) -> None:

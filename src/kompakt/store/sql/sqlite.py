@@ -5,8 +5,9 @@ one writer at a time. Tasks of a process queue for an asyncio lock, in order, an
 with ``BEGIN IMMEDIATE``: a transaction that starts as a reader and is upgraded later can fail half-way. Writers wait up
 to ``patience`` seconds for other processes. Deleted data is overwritten with zeros.
 
-A commit costs one disk sync. A connection is a thread, and four of them serve any number of tasks. Notes are read
-without a thread; see ``_NoteReader``.
+A commit costs one disk sync. A connection is a thread, and handing a statement to a thread costs more than most
+statements. So the frequent calls avoid it: ``_Writer`` runs a whole transaction in one call of its thread, and
+``_QuickReader`` reads without a thread. Four connections of a pool serve all other calls.
 """
 
 from __future__ import annotations
@@ -15,27 +16,40 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import lru_cache, partial
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, cast
 
 from kompakt.errors import Conflict, StoreDamaged, StoreError, StoreUnavailable, UsageError
-from kompakt.store.records import Fence, StoredRow
+from kompakt.store.records import Fence, Head, StoredRow
 from kompakt.version import install_command
 
 try:
     import aiosqlite
     import greenlet
-    from sqlalchemy import Connection, event, insert, select, text
+    from sqlalchemy import ClauseElement, Connection, Executable, event, insert, select, text
+    from sqlalchemy.dialects.sqlite import dialect
     from sqlalchemy.engine import URL
     from sqlalchemy.exc import DBAPIError
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
     from sqlalchemy.pool import AsyncAdaptedQueuePool
 
     from kompakt.store.sql.records import SqlRecords, refused
-    from kompakt.store.sql.schema import CHUNK, HEADS, INDEX_ROWS, WORDS, WRITE, cleaned, index_names, indexed, migrate
+    from kompakt.store.sql.schema import (
+        CHUNK,
+        HEADS,
+        INDEX_ROWS,
+        WORDS,
+        WRITE,
+        cleaned,
+        index_names,
+        indexed,
+        migrate,
+        storable,
+    )
 except ModuleNotFoundError as missing:
     raise UsageError(
         f"a store in SQLite needs {missing.name}, a dependency of kompakt itself; install it with: {install_command()}"
@@ -44,12 +58,14 @@ except ModuleNotFoundError as missing:
 NEEDS = (greenlet,)
 """Imported here so that a missing package is reported before anything is opened."""
 
+_Value = TypeVar("_Value")
+
 BARE = "kompakt_bare"
 """Execution option of a connection without transactions: each statement is its own."""
 
 CONNECTIONS = 4
 
-_FEW_NOTES = 50
+_FEW_NAMES = 50
 """Names that are looked up without a pause."""
 
 _FULL, _BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _CANTOPEN, _NOTADB, _CONSTRAINT = 13, 5, 6, 8, 10, 11, 14, 26, 19
@@ -62,6 +78,12 @@ _REASONS = {
     _IOERR: "the disk reported an I/O error; check the disk and its free space",
     _CANTOPEN: "cannot be opened; check that the directory exists and is writable",
 }
+
+_DIALECT = dialect(paramstyle="named")
+
+_HEAD = f"SELECT {', '.join(Head.__struct_fields__)} FROM kompakt_heads WHERE key = ? AND key IN ({{marks}})"
+_NAMED = "SELECT name, seq FROM kompakt_rows WHERE key = ? AND name IN ({marks})"
+_NOTES = "SELECT name, data FROM kompakt_notes WHERE tenant = ? AND name IN ({marks})"
 
 _ACQUIRE = text(
     "INSERT INTO kompakt_locks (key, name, fence, expires, guarded) VALUES (:key, :name, :first, :until, 0)"
@@ -79,6 +101,7 @@ _SEARCH = text(
 _WORDS_PAGE = text(
     "SELECT id, seq, text FROM kompakt_words WHERE key = :key AND seq > :after ORDER BY seq LIMIT :limit"
 )
+_ADD_WORDS = insert(WORDS)
 _UNINDEX = text("INSERT INTO kompakt_index (kompakt_index, rowid, names) VALUES ('delete', :id, :names)")
 
 
@@ -152,6 +175,10 @@ class _Connection(aiosqlite.Connection):
     def cursor(self) -> Any:
         return _Cursor(self, self._conn.cursor())
 
+    async def call(self, work: Callable[[sqlite3.Connection], _Value]) -> _Value:
+        """Call ``work`` on the thread of the connection."""
+        return await self._execute(lambda: work(self._conn))
+
     async def close(self) -> None:
         try:
             if self._running and self._connection is not None:
@@ -171,8 +198,18 @@ class _Connection(aiosqlite.Connection):
         await asyncio.to_thread(self._worker.join)
 
 
-class _NoteReader:
-    """A connection that only reads notes, without the pool and without a thread; opened on first use.
+async def _opened(path: Path, patience: float) -> _Connection:
+    """Open a connection."""
+    connection = _Connection(path, patience)
+    async with AsyncExitStack() as unfinished:
+        unfinished.push_async_callback(connection.ended)
+        await connection
+        unfinished.pop_all()
+    return connection
+
+
+class _QuickReader:
+    """A connection that reads a few small rows, without the pool and without a thread; opened on first use.
 
     Handing a call to a connection's thread and back takes milliseconds while the event loop is busy, because the thread
     waits for the interpreter. Three notes take SQLite about 20 microseconds, so they are read on the event loop. The
@@ -185,17 +222,18 @@ class _NoteReader:
         self._path = path
         self._open: sqlite3.Connection | None = None
 
-    async def read(self, tenant: bytes, names: list[bytes]) -> list[tuple[bytes, Any]] | None:
-        """Return the existing names with their values; ``None`` if the file is busy or the query fails."""
-        found: list[tuple[bytes, Any]] = []
-        for start in range(0, len(names), _FEW_NOTES):
+    async def read(self, query: str, of: str | bytes, names: Sequence[str | bytes]) -> list[tuple[Any, ...]] | None:
+        """Return the rows of a query for these names; ``None`` if the file is busy or the query fails.
+
+        The query has a parameter for ``of`` and ``{marks}`` in place of the parameters for the names.
+        """
+        found: list[tuple[Any, ...]] = []
+        for start in range(0, len(names), _FEW_NAMES):
             if start:
                 await asyncio.sleep(0)
-            few = names[start : start + _FEW_NOTES]
-            marks = ",".join("?" * len(few))
-            query = f"SELECT name, data FROM kompakt_notes WHERE tenant = ? AND name IN ({marks})"
+            few = names[start : start + _FEW_NAMES]
             try:
-                found += self._connection().execute(query, (tenant, *few)).fetchall()
+                found += self._connection().execute(query.format(marks=",".join("?" * len(few))), (of, *few)).fetchall()
             except sqlite3.Error:
                 self.close()
                 return None
@@ -214,16 +252,87 @@ class _NoteReader:
             opened.close()
 
 
+class _Result(NamedTuple):
+    """What ``SqlRecords`` uses of the result of a write."""
+
+    rowcount: int
+    first: tuple[Any, ...] | None
+
+    def scalar(self) -> Any:
+        return None if self.first is None else self.first[0]
+
+
+class _Transaction:
+    """What ``SqlRecords`` uses of a connection to write, on the thread of the connection: nothing here waits."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    async def execute(self, statement: Executable, values: dict[str, Any] | list[dict[str, Any]]) -> _Result:
+        several = values if isinstance(values, list) else [values]
+        sql = _compiled(statement, tuple(several[0]))
+        if len(several) > 1:
+            return _Result(self._connection.executemany(sql, several).rowcount, None)
+        cursor = self._connection.execute(sql, several[0])
+        return _Result(cursor.rowcount, cursor.fetchone())
+
+
+@lru_cache(100)
+def _compiled(statement: Executable, columns: tuple[str, ...]) -> str:
+    return str(cast("ClauseElement", statement).compile(dialect=_DIALECT, column_keys=columns))
+
+
+class _Writer:
+    """A connection that writes a whole transaction in one call of its thread; opened on first use."""
+
+    def __init__(self, path: Path, patience: float) -> None:
+        self._path, self._patience = path, patience
+        self._open: _Connection | None = None
+
+    async def run(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, _Value]]) -> _Value:
+        """Run ``work`` in a transaction. It is not interrupted if the caller is cancelled."""
+        return await (await self.connection()).call(partial(_transact, work))
+
+    async def connection(self) -> _Connection:
+        """Return the connection; called by one task at a time."""
+        if self._open is None:
+            self._open = await _opened(self._path, self._patience)
+        return self._open
+
+    async def close(self) -> None:
+        """Close the connection after the transactions that are running."""
+        connection, self._open = self._open, None
+        if connection is not None:
+            await connection.close()
+
+
+def _transact(work: Callable[[AsyncConnection], Coroutine[Any, Any, _Value]], connection: sqlite3.Connection) -> _Value:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        running = work(cast("AsyncConnection", _Transaction(connection)))
+        try:
+            running.send(None)
+        except StopIteration as done:
+            connection.execute("COMMIT")
+            return done.value
+        running.close()
+        raise RuntimeError("a write waited for something other than its connection")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
 class SqliteRecords(SqlRecords):
     """Records in a SQLite file."""
 
-    _errors = (*SqlRecords._errors, UnicodeDecodeError)
+    _errors = (*SqlRecords._errors, sqlite3.Error, UnicodeDecodeError)
     """``UnicodeDecodeError`` occurs if SQLite's message quotes a damaged schema."""
 
     def __init__(self, engine: AsyncEngine, path: Path, patience: float) -> None:
         super().__init__(engine, f"sqlite:///{path}")
         self._patience = patience
-        self._reader = _NoteReader(path)
+        self._reader = _QuickReader(path)
+        self._writer = _Writer(path, patience)
         self._turn = asyncio.Lock()
         self._leases = _Leases()
 
@@ -238,10 +347,25 @@ class SqliteRecords(SqlRecords):
 
     async def close(self) -> None:
         self._reader.close()
+        await self._writer.close()
         await super().close()
 
+    async def _write(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, _Value]]) -> _Value:
+        async with self.translate_errors(), self._turn:
+            return await self._writer.run(work)
+
+    async def head(self, key: str) -> Head | None:
+        found = await self._reader.read(_HEAD, key, [key]) if storable([key]) else []
+        if found is None:
+            return await super().head(key)
+        return self._head(dict(zip(Head.__struct_fields__, found[0], strict=True))) if found else None
+
+    async def named(self, key: str, names: Collection[str]) -> dict[str, int]:
+        found = await self._reader.read(_NAMED, key, storable(names))
+        return await super().named(key, names) if found is None else dict(found)
+
     async def _quick_notes(self, tenant: bytes, names: list[bytes]) -> Sequence[tuple[bytes, Any]] | None:
-        return await self._reader.read(tenant, names)
+        return cast("list[tuple[bytes, Any]] | None", await self._reader.read(_NOTES, tenant, names))
 
     def _translate_error(self, error: BaseException) -> StoreError:
         place, code = self.place, getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -258,7 +382,7 @@ class SqliteRecords(SqlRecords):
 
     async def _write_words(self, connection: AsyncConnection, key: str, rows: list[StoredRow]) -> None:
         words = [{"key": key, "seq": row.seq, "text": cleaned(row.words)} for row in rows]
-        await connection.execute(insert(WORDS), words)
+        await connection.execute(_ADD_WORDS, words)
         await connection.execute(INDEX_ROWS["sqlite"], [indexed("sqlite", key, row.seq, row.words) for row in rows])
 
     async def _forget_words(self, connection: AsyncConnection, keys: list[str]) -> None:
@@ -379,16 +503,8 @@ async def open_sqlite(path_or_url: str | Path, *, patience: float = 30.0) -> Sql
         raise refused(place, f"there is no directory {str(path.parent)!r}; create it first")
     _create_private(path)
 
-    async def connect() -> aiosqlite.Connection:
-        connection = _Connection(path, patience)
-        async with AsyncExitStack() as unfinished:
-            unfinished.push_async_callback(connection.ended)
-            opened = await connection
-            unfinished.pop_all()
-        return opened
-
     engine = create_async_engine(
-        URL.create("sqlite+aiosqlite", database=str(path)), async_creator=connect,
+        URL.create("sqlite+aiosqlite", database=str(path)), async_creator=partial(_opened, path, patience),
         poolclass=AsyncAdaptedQueuePool, pool_size=CONNECTIONS, max_overflow=0, pool_timeout=patience,
         hide_parameters=True,
     )  # fmt: skip
