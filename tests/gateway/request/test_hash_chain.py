@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kompakt.errors import InputError
+from kompakt.gateway.request import history
 from kompakt.gateway.request.history import HashChains, InvalidJson, read, root_of
 from kompakt.model.json import MAX_DEPTH
 
@@ -174,3 +175,27 @@ def test_idle_requests_leave_the_cache_and_are_read_again() -> None:
     for body in [*bodies, *bodies]:
         assert plain(warm, body) == plain(idle, body)
     assert (warm.cached, idle.cached) == (9, 1)
+
+
+def test_a_request_is_compared_with_its_own_conversation_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost of a request does not grow with the number of conversations, and old ones leave the index."""
+    compared = list[bytes]()
+    shared = history._shared
+
+    def counted(body: bytes, chain: history.HashChain) -> int:
+        compared.append(body)
+        return shared(body, chain)
+
+    monkeypatch.setattr(history, "_shared", counted)
+    monkeypatch.setattr(history, "MAX_RECENT", 20)
+    warm = HashChains(short=0)
+    for length in (1, 2, 3):
+        for number in range(20):
+            said = [{"role": "user", "content": f"{number} {'x' * 40} {step}"} for step in range(length)]
+            body = written({}, said, {}, (",", ":"))
+            assert plain(warm, body) == plain(HashChains(), body)
+    assert len(compared) == 40
+    for number in range(100, 120):
+        plain(warm, written({}, [{"role": "user", "content": f"{number} {'x' * 40}"}], {}, (",", ":")))
+    starts = warm._recent._starts[ROOT].values()
+    assert warm.cached == 20 and sum(len(keys) for samples in starts for keys in samples.values()) == 20

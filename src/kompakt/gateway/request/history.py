@@ -24,6 +24,7 @@ import hashlib
 import re
 import time
 from bisect import bisect, bisect_left
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
@@ -409,8 +410,8 @@ MAX_BYTES = 128 * 1024 * 1024
 IDLE = 90.0
 """Seconds after which a request without a successor leaves the cache, so memory follows the active conversations."""
 
-MAX_RECENT = 512
-"""Recent requests in the cache; a new request is compared with each of them."""
+MAX_RECENT = 4_096
+"""Recent requests in the cache."""
 
 SHORT = 16 * 1024
 """Bytes of a request below which parsing all of it is faster than comparing."""
@@ -428,7 +429,7 @@ PER_ITEM = 300
 """Bytes of memory per item besides its own bytes: position, key, token count."""
 
 _SAMPLE = 400
-"""Bytes of the first message that are compared first, to tell conversations apart quickly."""
+"""Bytes of the first message by which the recent requests of a conversation are found."""
 
 _HASH = 16
 """Bytes of a key."""
@@ -530,9 +531,78 @@ class _Attempt(NamedTuple):
     work: Callable[[], HashChain | None]
 
 
+class _Start(NamedTuple):
+    """Where the sample of the first message is in a body."""
+
+    at: int
+    end: int
+
+
 class _Recent(NamedTuple):
     chain: HashChain
     read_at: float
+    start: _Start
+
+
+class RecentChains:
+    """The newest chain of each conversation, found by the start of its first message.
+
+    A new request is compared with chains of the same root only, and only with those whose first message starts alike,
+    so the cost of a request does not grow with the number of conversations.
+    """
+
+    def __init__(self, max_bytes: int, idle: float) -> None:
+        self._max_bytes, self._idle = max_bytes, idle
+        self._size = 0
+        self._entries: OrderedDict[bytes, _Recent] = OrderedDict()
+        """Chains by the keys of their first two messages, least recently used first."""
+        self._starts: dict[bytes, dict[_Start, dict[bytes, dict[bytes, None]]]] = {}
+        """Keys of the entries by root, by place of the sample and by the sample, oldest first."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def like(self, body: bytes, root: bytes) -> list[HashChain]:
+        """List the chains that a body may continue, newest first."""
+        found: list[HashChain] = []
+        for start, samples in self._starts.get(root, {}).items():
+            keys = samples.get(body[start.at : start.end])
+            if keys:
+                found += [self._entries[key].chain for key in reversed(keys)]
+        return found
+
+    def put(self, chain: HashChain) -> None:
+        """Add a chain in place of the one that it continues, and remove those that are old or too many."""
+        first, second = (chain.keys[min(chain.lead + items, chain.length)] for items in (1, 2))
+        at, end = chain.request.spans[min(chain.lead, chain.length - 1)]
+        now, key, start = time.monotonic(), first + second, _Start(at, min(end, at + _SAMPLE))
+        self._remove(key)
+        self._entries[key] = _Recent(chain, now, start)
+        self._size += chain.size
+        sample = chain.request.body[start.at : start.end]
+        self._starts.setdefault(chain.root, {}).setdefault(start, {}).setdefault(sample, {})[key] = None
+        while len(self._entries) > 1:
+            oldest, recent = next(iter(self._entries.items()))
+            is_full = len(self._entries) > MAX_RECENT or self._size > self._max_bytes
+            if not is_full and now - recent.read_at <= self._idle:
+                break
+            self._remove(oldest)
+
+    def _remove(self, key: bytes) -> None:
+        recent = self._entries.pop(key, None)
+        if recent is None:
+            return
+        chain, start = recent.chain, recent.start
+        self._size -= chain.size
+        starts = self._starts[chain.root]
+        sample = chain.request.body[start.at : start.end]
+        del starts[start][sample][key]
+        if not starts[start][sample]:
+            del starts[start][sample]
+        if not starts[start]:
+            del starts[start]
+        if not starts:
+            del self._starts[chain.root]
 
 
 class HashChains:
@@ -550,8 +620,7 @@ class HashChains:
         self._digests = digests or DigestCache()
         self._max_messages = max_messages
         self._short = short
-        self._idle = idle
-        self._recent = Lru[bytes, _Recent](max_bytes, lambda recent: recent.chain.size)
+        self._recent = RecentChains(max_bytes, idle)
 
     @property
     def cached(self) -> int:
@@ -582,9 +651,9 @@ class HashChains:
     def _attempts(self, body: bytes, format: str, root: bytes, named: str | None) -> Iterator[_Attempt]:
         """List the ways to read a request: as a continuation of recent ones, then as a whole."""
         if len(body) >= self._short:
-            for _, (chain, _) in reversed(self._recent.items()):
-                items = _shared(body, chain) if (chain.root, chain.request.format) == (root, format) else 0
-                if items > chain.lead and chain.request.named == named:
+            for chain in self._recent.like(body, root):
+                items = _shared(body, chain) if (chain.request.format, chain.request.named) == (format, named) else 0
+                if items > chain.lead:
                     size = len(body) - chain.request.spans[items - 1][1]
                     yield _Attempt(size, partial(self._continued, body, chain, items))
         yield _Attempt(len(body), partial(self._whole, body, format, root, named))
@@ -625,23 +694,13 @@ class HashChains:
         """Cache a chain in place of the one that it continues."""
         if chain is None or len(chain.request.body) < self._short:
             return chain
-        first, second = (chain.keys[min(chain.lead + items, chain.length)] for items in (1, 2))
-        now = time.monotonic()
-        self._recent.put(first + second, _Recent(chain, now))
-        oldest_first = self._recent.items()
-        for at, (key, recent) in enumerate(oldest_first[:-1]):
-            if len(oldest_first) - at <= MAX_RECENT and now - recent.read_at <= self._idle:
-                break
-            self._recent.remove(key)
+        self._recent.put(chain)
         return chain
 
 
 def _shared(body: bytes, chain: HashChain) -> int:
     """Count the leading items that a body shares byte for byte with an earlier one, all but at most ``MAX_BACK``."""
     earlier = chain.request
-    first, end = earlier.spans[min(chain.lead, len(earlier.spans) - 1)]
-    if body[first : min(end, first + _SAMPLE)] != earlier.body[first : min(end, first + _SAMPLE)]:
-        return 0
     length = bisect(earlier.spans, len(body), key=lambda span: span[1])  # the new body may be shorter
     least = max(0, length - MAX_BACK)
     if not body.startswith(earlier.body[: earlier.spans[least][1]] if least < length else b"\0"):
