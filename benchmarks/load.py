@@ -104,6 +104,8 @@ class Measured(msgspec.Struct, kw_only=True):
     latency_p99: float
     memory: int
     """Resident bytes of all processes of the server."""
+    degraded: int = 0
+    """Requests of the whole run that were served without the store, because it was too slow."""
     half_rate: float = 0
     own_p50: float = 0
     own_p99: float = 0
@@ -311,8 +313,10 @@ class Driver:
 
 
 @contextmanager
-def server(kind: str, workers: int, target: int, folder: Path, store: str) -> Generator[tuple[int, int, Path]]:
-    """Run a server; yield its port, its process id and its log."""
+def server(
+    kind: str, workers: int, target: int, folder: Path, store: str, *, patience: float
+) -> Generator[tuple[int, int, Path]]:
+    """Run a server that waits ``patience`` seconds for its store; yield its port, its process id and its log."""
     port = free_port()
     log = folder / "log"
     if kind == "gateway":
@@ -324,6 +328,7 @@ def server(kind: str, workers: int, target: int, folder: Path, store: str) -> Ge
         code += f"\nuvicorn.run(app, port={port}, log_level='critical', timeout_keep_alive=75)"
         command = [sys.executable, "-c", code]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    environ["KOMPAKT_STORE_TIMEOUT"] = str(patience)
     with log.open("wb") as out:
         running = subprocess.Popen(command, cwd=folder, env=environ, stdout=out, stderr=subprocess.STDOUT)
     try:
@@ -395,7 +400,7 @@ class Bench:
         """Send the first request of every session to a gateway without data."""
         self._life += 1_000
         url = self._store or f"sqlite:///{self._template}"
-        async with self._driven("gateway", 2, url, sent=0) as (driver, pid, log):
+        async with self._driven("gateway", 2, url, sent=0, patience=60) as (driver, pid, log):
             processes, began = _processes(pid), time.perf_counter()
             used = sum(map(_cpu, processes))
             await driver.warm_up()
@@ -447,16 +452,18 @@ class Bench:
                 found.own_p50, found.own_p99, found.own = quantile(times, 0.5), quantile(times, 0.99), _by_outcome(read)
                 shares = [sum(one.get("worker", 1) == number for one in read) for number in range(1, workers + 1)]
                 found.balance = min(shares) / max(shares)
+                found.degraded = sum("degraded" in one for one in _logged(log, 0))
         return found
 
     @asynccontextmanager
     async def _driven(
-        self, kind: str, workers: int, url: str, *, sent: int
+        self, kind: str, workers: int, url: str, *, sent: int, patience: float = 3
     ) -> AsyncGenerator[tuple[Driver, int, Path]]:
         """Run a provider, a server and its clients; yield the clients, the process id of the server and its log."""
         upstream = await asyncio.get_running_loop().create_server(Cheap, "127.0.0.1", 0, backlog=2_048)
         driver = Driver(self._sessions, life=self._life, sent=sent)
-        with server(kind, workers, upstream.sockets[0].getsockname()[1], self._folder, url) as (port, pid, log):
+        target = upstream.sockets[0].getsockname()[1]
+        with server(kind, workers, target, self._folder, url, patience=patience) as (port, pid, log):
             await _until_ready(port, log)
             await driver.connect(port)
             yield driver, pid, log

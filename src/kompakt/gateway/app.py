@@ -44,7 +44,7 @@ from kompakt.gateway.proxy import Proxy
 from kompakt.gateway.request.labels import client_of
 from kompakt.gateway.storage.storage import RECONNECT_PAUSE, GatewayStorage, LazyRecords
 from kompakt.gateway.tenants import PATIENCE, Tenant, TenantRegistry, load_secret, restore_secret, tenant_of
-from kompakt.gateway.upstream import Route, closing_responses, has_body, route_of
+from kompakt.gateway.upstream import ProviderTransport, Route, closing_responses, has_body, route_of
 from kompakt.model.tokens import counter_for
 from kompakt.session.store import Store, open_store
 from kompakt.store.records import Records
@@ -296,10 +296,8 @@ def _timeout(settings: GatewayConfig) -> httpx.Timeout:
 
 def _client(settings: GatewayConfig, transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
     """Create the client for all upstreams. It ignores proxy variables, follows no redirects and keeps no cookies."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=settings.max_concurrency)
     return httpx.AsyncClient(
-        transport=transport,
-        limits=limits,
+        transport=transport or ProviderTransport(max_idle=settings.max_concurrency),
         timeout=_timeout(settings),
         trust_env=False,
         follow_redirects=False,

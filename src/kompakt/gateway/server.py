@@ -27,6 +27,7 @@ import uvicorn
 
 from kompakt.errors import UsageError
 from kompakt.gateway.app import Gateway, create_app
+from kompakt.gateway.concurrency import full_collections
 from kompakt.gateway.config import OFFICIAL, GatewayConfig, without_password
 from kompakt.gateway.http.access_log import configure_logging
 from kompakt.gateway.http.limits import protocol
@@ -111,7 +112,10 @@ async def _serve(
     server = GatewayServer(uvicorn_config(app, settings))
     async with gateway.lifespan():
         reloader = ConfigReloader(gateway, load, find)
-        watching = asyncio.create_task(reloader.watch())
+        background = [
+            asyncio.create_task(reloader.watch()),
+            asyncio.create_task(full_collections.collect_rarely()),
+        ]
         try:
             with _signals(server, gateway, reloader):
                 gc.collect()
@@ -122,7 +126,8 @@ async def _serve(
                 elif worker is not None:
                     await _serve_as_worker(server, gateway, worker)
         finally:
-            watching.cancel()
+            for task in background:
+                task.cancel()
 
 
 async def _serve_as_worker(server: GatewayServer, gateway: Gateway, worker: WorkerAssignment) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -367,4 +369,32 @@ def test_full_collections_return_after_the_last_build() -> None:
         with pytest.raises(KeyError), collections.suspended():
             raise KeyError
         assert gc.get_threshold()[2] == FullCollections.NEVER
+    assert gc.get_threshold() == usual
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python collects in small steps")
+def test_full_collections_are_rare_while_the_gateway_runs() -> None:
+    """Python starts none, and what only they find is still collected."""
+
+    class Node:
+        other: Node
+
+    async def run() -> None:
+        collecting = asyncio.create_task(collections.collect_rarely(pause=0.05))
+        await asyncio.sleep(0)
+        assert gc.get_threshold() == (*usual[:2], FullCollections.NEVER)
+        node = Node()
+        node.other = node
+        gone = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        weakref.finalize(node, loop.call_soon_threadsafe, gone.set)
+        gc.collect(1)
+        gc.collect(1)  # the node is old now
+        del node
+        await asyncio.wait_for(gone.wait(), 30)
+        collecting.cancel()
+        await asyncio.wait([collecting])
+
+    usual, collections = gc.get_threshold(), FullCollections()
+    asyncio.run(run())
     assert gc.get_threshold() == usual

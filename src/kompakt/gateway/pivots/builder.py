@@ -59,12 +59,13 @@ from kompakt.gateway.pivots.lookup import (
 from kompakt.gateway.pivots.recorded import rendered_items, request_history, with_pruned
 from kompakt.gateway.request.history import HashChain, decode_item, parse_items
 from kompakt.gateway.storage.changes import ChangedSessions
-from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
+from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner, decode_note
 from kompakt.gateway.upstream import Route, forwarded_headers
 from kompakt.model.budget import Budget
 from kompakt.model.json import encode
 from kompakt.model.messages import History, JsonObject, Message
 from kompakt.model.tokens import counter_for
+from kompakt.store.codec import ValueCodec
 from kompakt.wire.registry import WIRES
 
 # --- Build one pivot in a worker thread. It is pure if there is no summarizer. ---
@@ -104,6 +105,8 @@ class PivotRequest(msgspec.Struct, frozen=True, kw_only=True):
     """References in the store of the messages after that pivot; empty when the store is unavailable."""
     seal_key: bytes = b""
     """Seals the pivot; see ``Context.seal_key``."""
+    codec: ValueCodec
+    """Unpacks the pivot that the request matches."""
 
 
 def build_pivot(request: PivotRequest) -> Pivot:
@@ -112,19 +115,19 @@ def build_pivot(request: PivotRequest) -> Pivot:
     Raises:
         InputError: an item is not a message.
     """
+    before = None if request.found is None else decode_note(request.found.rendered.packed, request.codec, Pivot)
     try:
-        return _built(request)
+        return _built(request, before)
     except DoesNotFit as error:
         _log.warning("session %s: the budget cannot be met, sending the smallest request: %s", request.session, error)
         terms = msgspec.structs.replace(request.terms, budget=Budget.of(error.floor))
-        return _built(msgspec.structs.replace(request, terms=terms))
+        return _built(msgspec.structs.replace(request, terms=terms), before)
 
 
-def _built(request: PivotRequest) -> Pivot:
-    history, view, tail = _parsed(request)
+def _built(request: PivotRequest, before: Pivot | None) -> Pivot:
+    history, view, tail = _parsed(request, before)
     terms = request.terms
     budget, policy, summarizer = terms.budget, terms.policy, terms.summarizer
-    before = request.found.pivot if request.found is not None else None
     names = tuple(one.name for one in before.view) if before else ()
     if len(request.names) >= len(tail):
         names += request.names[: len(tail)]
@@ -148,14 +151,14 @@ def _built(request: PivotRequest) -> Pivot:
     work = engine.proceed(context, history.with_messages((*view, *tail)), order, forced=True)
     outcome = run_sync(work, may_wait=False) if summarizer is None else asyncio.run(work)
     used = tuple(dict.fromkeys(step.strategy for step in outcome.steps))
-    return msgspec.structs.replace(_pivot(request, history, outcome.context, tokens_before), strategies=used)
+    return msgspec.structs.replace(_pivot(request, before, history, outcome.context, tokens_before), strategies=used)
 
 
-def _parsed(request: PivotRequest) -> tuple[History, list[Message], list[Message]]:
+def _parsed(request: PivotRequest, before: Pivot | None) -> tuple[History, list[Message], list[Message]]:
     """Parse the envelope, the messages that the matching pivot still shows, and the messages after it."""
     chain, body = request.chain, request.chain.request
     start = covered_items(chain, request.found)
-    shown = request.found.pivot.view if request.found is not None else ()
+    shown = before.view if before is not None else ()
     raw = body.items(start)[: chain.length - start]
     messages = parse_items([*(one.item for one in shown), *map(decode_item, raw)], body.format)
     history = request_history(chain)
@@ -163,7 +166,9 @@ def _parsed(request: PivotRequest) -> tuple[History, list[Message], list[Message
     return history, view, list(messages[len(shown) :])
 
 
-def _pivot(request: PivotRequest, history: History, context: Context, tokens_before: int) -> Pivot:
+def _pivot(
+    request: PivotRequest, before: Pivot | None, history: History, context: Context, tokens_before: int
+) -> Pivot:
     chain, terms = request.chain, request.terms
     state, kept = save_context(context)
     shown = history.with_messages(context.project())
@@ -175,7 +180,7 @@ def _pivot(request: PivotRequest, history: History, context: Context, tokens_bef
         items=[without_cache_marks(item) for item in items],
         tokens=sum(context.counter.message(message) for message in parse_items(items, shown.format)),
         state=state,
-        view=tuple(_visible(one, request, context) for one in kept),
+        view=tuple(_visible(one, request, before, context) for one in kept),
         policy=terms.policy.name,
         reason=terms.reason,
         tokens_before=tokens_before,
@@ -195,9 +200,9 @@ def pivot_id(key: bytes, terms: PivotTerms) -> str:
     return f"c{hashlib.blake2b(key + bytes([terms.attempt]) + changes, digest_size=6).hexdigest()}"
 
 
-def _visible(kept: SavedMessage, request: PivotRequest, context: Context) -> VisibleMessage:
+def _visible(kept: SavedMessage, request: PivotRequest, before: Pivot | None, context: Context) -> VisibleMessage:
     found, chain = request.found, request.chain
-    view = found.pivot.view if found is not None else ()
+    view = before.view if before is not None else ()
     earlier = view[kept.index] if kept.index < len(view) else None
     start = covered_items(chain, found) - chain.lead
     (item,) = WIRES[chain.request.format].render(kept.instead or context.messages[kept.index])
@@ -273,11 +278,10 @@ class PivotMaker:
         rendered = None
         if degraded is None:
             try:
-                rendered = await self._storage.publish(owner, chain, pivot)
-                self._storage.record_pivot_later(owner, branch, rendered)
+                rendered = await self._storage.publish(owner, chain, branch, pivot)
             except StoreError as error:
                 degraded = self._storage.store_failed(error)
-        rendered = rendered or await self._storage.cache_pivot(chain, pivot, is_stored=False)
+        rendered = rendered or await self._storage.cache_pivot(chain, pivot)
         return Match(PivotMatch(chain.length, rendered), branch, degraded)
 
     async def _make_recorded(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Match:
@@ -363,6 +367,7 @@ class PivotMaker:
             session=match.branch.session,
             names=names,
             seal_key=self._storage.value_codec.seal_key(owner.tenant),
+            codec=self._storage.value_codec,
         )
         loop = asyncio.get_running_loop()
         if request.terms.summarizer is None:

@@ -30,8 +30,8 @@ MAX_BYTES = 64 * 1024 * 1024
 MAX_TIPS = 10_000
 """Requests whose matching pivot is cached."""
 
-_BYTES_PER_BYTE = 12
-"""Memory of a pivot per byte sent: items and view are also held as Python objects."""
+_HEAD_BYTES, _ITEM_BYTES = 1_000, 50
+"""Memory of a cached pivot and of each of its items, besides their bytes."""
 
 
 class VisibleMessage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,27 +46,20 @@ class VisibleMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether it differs from the original."""
 
 
-class Pivot(msgspec.Struct, frozen=True, kw_only=True):
-    """The replacement of a prefix. The field names are stored."""
+class PivotHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request needs to know of a pivot besides the bytes to send. The field names are stored."""
 
     id: str
     session: str
     """The session that holds the originals."""
     covers: int
     """Items that it replaces, not counting leading system messages."""
-    items: list[Json]
-    """The items to send."""
     tokens: int
-    """Tokens of ``items``."""
-    state: SavedContext
-    view: tuple[VisibleMessage, ...]
-    """The messages from which the next pivot is built."""
+    """Tokens of the items to send."""
     policy: str
     reason: str
     tokens_before: int
     tokens_after: int
-    told: str = ""
-    """The text of the summary, for people."""
     scale: float = 1.0
     """Provider tokens per token counted here, from an overflow error."""
     limit: int | None = None
@@ -80,6 +73,22 @@ class Pivot(msgspec.Struct, frozen=True, kw_only=True):
     """The strategies that changed something, in order."""
     narrative: NarrativeAccount | None = None
     """The cost of a model's narrative, if a model was asked."""
+
+
+class Pivot(PivotHead, frozen=True, kw_only=True):
+    """The replacement of a prefix. The field names are stored."""
+
+    items: list[Json]
+    """The items to send."""
+    state: SavedContext
+    view: tuple[VisibleMessage, ...]
+    """The messages from which the next pivot is built."""
+    told: str = ""
+    """The text of the summary, for people."""
+
+    @property
+    def head(self) -> PivotHead:
+        return PivotHead(**{name: getattr(self, name) for name in PivotHead.__struct_fields__})
 
     def report(self, messages: int) -> Report:
         """Return the report of the compaction of a history with this number of messages."""
@@ -96,19 +105,23 @@ class Pivot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RenderedPivot(msgspec.Struct, frozen=True):
-    """A pivot with its items encoded."""
+    """A pivot as it is cached: the bytes to send, and the rest packed, because only the next pivot needs it."""
 
-    pivot: Pivot
+    pivot: PivotHead
     sent: tuple[bytes, ...]
-    size: int
-    """Estimated bytes of memory."""
+    packed: bytes
+    """The whole ``Pivot``, as it is stored."""
     is_stored: bool
     """Whether the store has it. A pivot built while the store is unavailable is only cached."""
 
     @classmethod
-    def of(cls, pivot: Pivot, *, is_stored: bool) -> RenderedPivot:
-        sent = tuple(map(encode, pivot.items))
-        return cls(pivot, sent, _BYTES_PER_BYTE * sum(map(len, sent)) + 2 * len(pivot.state.ledger), is_stored)
+    def of(cls, pivot: Pivot, packed: bytes, *, is_stored: bool) -> RenderedPivot:
+        return cls(pivot.head, tuple(map(encode, pivot.items)), packed, is_stored)
+
+    @property
+    def size(self) -> int:
+        """Estimated bytes of memory."""
+        return _HEAD_BYTES + sum(map(len, self.sent)) + _ITEM_BYTES * len(self.sent) + len(self.packed)
 
 
 class PivotMatch(msgspec.Struct, frozen=True):
@@ -119,7 +132,7 @@ class PivotMatch(msgspec.Struct, frozen=True):
     rendered: RenderedPivot
 
     @property
-    def pivot(self) -> Pivot:
+    def pivot(self) -> PivotHead:
         return self.rendered.pivot
 
 
@@ -206,7 +219,7 @@ class PivotCache:
                 self._pivots.remove(key)
 
 
-def applies(pivot: Pivot, chain: HashChain) -> bool:
+def applies(pivot: PivotHead, chain: HashChain) -> bool:
     """Whether a request is at least as long as the one that first needed the pivot.
 
     A client that repeats an earlier request gets the response that it got then.

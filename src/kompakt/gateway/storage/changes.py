@@ -251,7 +251,8 @@ class ChangedSessions:
             UsageError: the session was deleted.
         """
         session = await self._storage.store_of(owner).session(branch.session)
-        await self._storage.call(recorder.record_pivot(session, branch, rendered.pivot, fence=fence))
+        pivot = await self._storage.whole(rendered)
+        await self._storage.call(recorder.record_pivot(session, branch, pivot, fence=fence))
 
 
 def _newest_change(timeline: Timeline) -> int:

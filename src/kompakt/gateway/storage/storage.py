@@ -361,8 +361,10 @@ class GatewayStorage:
 
     # --- Pivots ---
 
-    async def publish(self, owner: Owner, chain: HashChain, pivot: Pivot) -> RenderedPivot:
-        """Store a pivot; return the stored one, which another replica may have written first.
+    async def publish(self, owner: Owner, chain: HashChain, branch: RecordedBranch, pivot: Pivot) -> RenderedPivot:
+        """Store a pivot, and later add it to the compactions of its session.
+
+        Returns the stored one, which another replica may have written first.
 
         Raises:
             StoreError: the store is unavailable.
@@ -371,7 +373,9 @@ class GatewayStorage:
         data = await self._encoded(pivot)
         await self.write_notes(owner, pivot.session, {name: data}, timeout=self._write_timeout)
         stored = (await self.read_notes(owner, [name])).get(name, data)
-        return await self.cache_pivot(chain, pivot if stored == data else await self._decoded(stored), is_stored=True)
+        pivot = pivot if stored == data else await self._decoded(stored)
+        self._record_pivot_later(owner, branch, pivot)
+        return await self._cache_pivot(chain, pivot, stored, is_stored=True)
 
     async def recorded_pivot(self, owner: Owner, names: Collection[str], id: str) -> RenderedPivot | None:
         """Return the pivot of a recorded compaction from one of these notes.
@@ -383,7 +387,7 @@ class GatewayStorage:
         for name in names:
             pivot = await self._decoded(notes[name]) if name in notes else None
             if pivot is not None and pivot.id == id:
-                return await self._rendered(pivot)
+                return await self._rendered(pivot, notes[name], is_stored=True)
         return None
 
     async def publish_recorded(self, owner: Owner, name: str, pivot: Pivot) -> RenderedPivot:
@@ -395,14 +399,21 @@ class GatewayStorage:
         data = await self._encoded(pivot)
         await self.write_notes(owner, pivot.session, {name: data}, timeout=self._write_timeout)
         stored = (await self.read_notes(owner, [name])).get(name, data)
-        return await self._rendered(pivot if stored == data else await self._decoded(stored))
+        return await self._rendered(pivot if stored == data else await self._decoded(stored), stored, is_stored=True)
 
-    async def _rendered(self, pivot: Pivot) -> RenderedPivot:
-        return await off_loop(lambda: RenderedPivot.of(pivot, is_stored=True), size=_size(pivot))
+    async def whole(self, rendered: RenderedPivot) -> Pivot:
+        """Unpack a pivot."""
+        return await self._decoded(rendered.packed)
 
-    async def cache_pivot(self, chain: HashChain, pivot: Pivot, *, is_stored: bool) -> RenderedPivot:
-        """Encode a pivot and add it to the cache."""
-        rendered = await off_loop(lambda: RenderedPivot.of(pivot, is_stored=is_stored), size=_size(pivot))
+    async def _rendered(self, pivot: Pivot, packed: bytes, *, is_stored: bool) -> RenderedPivot:
+        return await off_loop(lambda: RenderedPivot.of(pivot, packed, is_stored=is_stored), size=_size(pivot))
+
+    async def cache_pivot(self, chain: HashChain, pivot: Pivot) -> RenderedPivot:
+        """Add a pivot that the store does not have to the cache."""
+        return await self._cache_pivot(chain, pivot, await self._encoded(pivot), is_stored=False)
+
+    async def _cache_pivot(self, chain: HashChain, pivot: Pivot, packed: bytes, *, is_stored: bool) -> RenderedPivot:
+        rendered = await self._rendered(pivot, packed, is_stored=is_stored)
         self._cache.put(chain.key, rendered)
         return rendered
 
@@ -422,7 +433,7 @@ class GatewayStorage:
         for _ in range(_CLAIM_TRIES):
             data = (await self.read_notes(owner, [name])).get(name)
             if data is not None:
-                rendered = await self.cache_pivot(chain, await self._decoded(data), is_stored=True)
+                rendered = await self._cache_pivot(chain, await self._decoded(data), data, is_stored=True)
                 return PivotMatch(chain.length, rendered)
             lease = self.records.acquire(key_of(owner.tenant, name), "pivot", lease=_CLAIM_LEASE)
             if await self.call(lease) is not None:
@@ -513,15 +524,15 @@ class GatewayStorage:
         if not self._written.holds(place, chain):
             self._queue.put(place, chain, write)
 
-    def record_pivot_later(self, owner: Owner, branch: RecordedBranch, rendered: RenderedPivot) -> None:
+    def _record_pivot_later(self, owner: Owner, branch: RecordedBranch, pivot: Pivot) -> None:
         """Add a pivot to the session's compactions in the background."""
 
         async def write() -> None:
             session = await self.store_of(owner).session(branch.session)
             with suppress(UsageError):  # the session was deleted meanwhile
-                await self.call(recorder.record_pivot(session, branch, rendered.pivot))
+                await self.call(recorder.record_pivot(session, branch, pivot))
 
-        self._queue.put_other(write, rendered.size)
+        self._queue.put_other(write, _BYTES_PER_BYTE * _size(pivot))
 
     def write_notes_later(self, owner: Owner, session: str, notes: Mapping[str, bytes]) -> None:
         self._queue.put_other(lambda: self.write_notes(owner, session, notes), sum(map(len, notes.values())))
@@ -560,9 +571,11 @@ def deepest(chain: HashChain, notes: Mapping[str, bytes], codec: ValueCodec, end
     for at in sorted(ends, reverse=True):
         for attempt in range(TRIES - 1, -1, -1):
             data = notes.get(pivot_name(chain.keys[at], attempt))
-            pivot = None if data is None else decode_note(data, codec, Pivot)
-            if pivot is not None and applies(pivot, chain):
-                return PivotMatch(at, RenderedPivot.of(pivot, is_stored=True))
+            if data is None:
+                continue
+            pivot = decode_note(data, codec, Pivot)
+            if applies(pivot, chain):
+                return PivotMatch(at, RenderedPivot.of(pivot, data, is_stored=True))
     return None
 
 
