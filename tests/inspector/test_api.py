@@ -371,3 +371,167 @@ class TestEvents:
                 assert [id for id, _ in changed] == ["third"]
 
         run(work())
+
+
+class TestHostileRequests:
+    """Whatever is asked, the answer is JSON with a reason, and nothing changes."""
+
+    NUMBERS = ("-1", "NaN", "Infinity", "1e9", "0x10", "٣", "１", " 1", "1_0", "", "9" * 40, "%00", "1;2", "-0")
+
+    @pytest.mark.parametrize("number", NUMBERS)
+    def test_numbers_that_are_none(self, store: str, number: str) -> None:
+        async def work() -> None:
+            async with client(store) as (http, _):
+                for path in ("messages?start=", "messages?limit=", "messages/2?offset=", "messages/", "steps/"):
+                    found = await http.get(f"/inspect/api/sessions/work/{path}{quote(number, safe='%')}")
+                    assert found.status_code in (400, 404), path
+                    assert found.json()["error"]["message"]
+                found = await http.get(f"/inspect/api/sessions?limit={quote(number, safe='%')}")
+                assert found.status_code == 400
+
+        run(work())
+
+    def test_numbers_that_are_too_large(self, store: str) -> None:
+        async def work() -> None:
+            async with client(store) as (http, _):
+                most = "9" * 12
+                for path in (f"messages?start={most}", f"messages?limit={most}", f"messages/2?offset={most}"):
+                    assert (await http.get(f"/inspect/api/sessions/work/{path}")).status_code == 200
+                for path in (f"messages/{most}", f"steps/{most}"):
+                    assert (await http.get(f"/inspect/api/sessions/work/{path}")).status_code == 404
+                for cursor in ("nan x", "inf x", "-inf x", "1e999 x", "0 ", "0 \x00"):
+                    found = await http.get("/inspect/api/sessions", params={"cursor": cursor})
+                    assert found.status_code == 200 and len(found.json()["rows"]) <= 2
+
+        run(work())
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            '{"budget": NaN}',
+            '{"budget": 1e400}',
+            '{"budget": 1.5}',
+            '{"budget": -1}',
+            '{"budget": true}',
+            '{"budget": 99999999999999999999999999}',
+            '{"budget": 1000000001}',
+            '{"policy": "\\u0000"}',
+            '{"policy": 7}',
+            '{"budget": 5, "budget": {}}',
+            "[" * 100_000,
+            '{"policy": ' + "[" * 5_000 + "]" * 5_000 + "}",
+        ],
+    )
+    def test_previews_of_nonsense(self, store: str, data: str) -> None:
+        async def work() -> None:
+            async with client(store) as (http, inspection):
+                before = await inspection.version("work")
+                headers = {**POST, "content-type": "application/json"}
+                found = await http.post("/inspect/api/sessions/work/preview", content=data, headers=headers)
+                assert found.status_code == 400 and found.json()["error"]["code"] == "invalid_request"
+                assert await inspection.version("work") == before
+
+        run(work())
+
+    def test_texts_of_any_kind(self, store: str) -> None:
+        async def work() -> None:
+            async with client(store) as (http, _):
+                for query in (
+                    "\u202e",
+                    "\x00",
+                    "a" * 1_900,
+                    "%",
+                    "' OR 1=1 --",
+                    "*" * 50,
+                    '"' * 99,
+                    "(" * 200,
+                    "m" * 40,
+                ):
+                    found = await http.get("/inspect/api/sessions/work/recall", params={"query": query})
+                    assert found.status_code in (200, 400), query
+                    found = await http.get("/inspect/api/sessions", params={"query": query})
+                    assert found.status_code == 200 and found.json()["rows"] == [], query
+                assert (await http.get("/inspect/api/sessions/work/recall?query=" + "a" * 2_001)).status_code == 400
+                for path in (
+                    "%FF%FE",
+                    "%ED%A0%80",
+                    "a" * 3_000,
+                    "..%2f..%2fetc",
+                    "%00",
+                    "work%00",
+                    ".",
+                    "work/../work",
+                ):
+                    found = await http.get(f"/inspect/api/sessions/{path}")
+                    assert found.status_code in (200, 404), path
+
+        run(work())
+
+    @pytest.mark.parametrize("action", ["pin", "unpin", "edit", "compact"])
+    def test_actions_on_nonsense(self, empty: str, action: str) -> None:
+        async def work() -> None:
+            async with client(await filled(empty), write=True) as (http, inspection):
+                before = await inspection.version("work")
+                asked: list[dict[str, Any]] = [
+                    {"text": ""},
+                    {"text": " \n"},
+                    {"seq": -1},
+                    {"seq": 10**9},
+                    {"budget": 0},
+                    {"budget": -5},
+                    {"policy": "none such"},
+                    {"compaction": "c\x00"},
+                    {"text": "x" * 1_000_000} if action == "pin" else {"text": "", "compaction": "c0"},
+                ]
+                for fields in asked:
+                    if action == "compact" and ("text" in fields or "seq" in fields or "compaction" in fields):
+                        continue
+                    found = await http.post(
+                        "/inspect/api/sessions/work/actions",
+                        json={"action": action, "confirm": True, **fields},
+                        headers=POST,
+                    )
+                    assert found.status_code in (400, 404, 409), (fields, found.text)
+                assert await inspection.version("work") == before
+
+        run(work())
+
+
+class TestDeletedWhileWatched:
+    def test_every_answer_is_a_value_or_a_404(self, empty: str) -> None:
+        """Readers ask for everything while another process deletes the session and makes it again."""
+
+        async def work() -> None:
+            await filled(empty)
+            paths = ("", "/growth", "/context", "/messages", "/messages/5", "/steps/3", "/recall?query=E007")
+            codes: set[int] = set()
+            done = asyncio.Event()
+
+            async def read(http: httpx.AsyncClient) -> None:
+                while not done.is_set():
+                    for path in paths:
+                        found = await http.get(f"/inspect/api/sessions/work{path}")
+                        codes.add(found.status_code)
+                        assert found.status_code in (200, 404), (path, found.text)
+                    assert (await http.get("/inspect/api/sessions")).status_code == 200
+
+            async def watch(inspection: Inspection) -> None:
+                async for _ in inspection.changes("work", pause=0.001):
+                    if done.is_set():
+                        return
+
+            async def write() -> None:
+                async with await open_store(empty) as opened:
+                    for _ in range(4):
+                        await (await opened.session("work")).delete()
+                        await asyncio.sleep(0.05)
+                        await (await opened.session("work")).save(body(8))
+                        await asyncio.sleep(0.05)
+                done.set()
+
+            async with client(empty) as (http, inspection):
+                await asyncio.gather(read(http), watch(inspection), write())
+                assert codes == {200, 404}
+                assert (await http.get("/inspect/api/sessions/work")).json()["messages"] == len(body(8)["messages"])
+
+        run(work())

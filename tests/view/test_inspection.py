@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from tests.view.sessions import REQUEST, SECOND_REQUEST, claude_code, stored
 
+import kompakt
 from kompakt.session.store import open_store
 from kompakt.view.directories import MissingSession
 from kompakt.view.inspection import open_inspection
@@ -148,6 +150,32 @@ class TestCompaction:
 
         run(work())
 
+    def test_every_line_of_a_pivot_leads_to_its_originals(self, tmp_path: Path) -> None:
+        """Tasks, lists of files and commands too, and what an earlier pivot said; headings have no original."""
+
+        async def work() -> None:
+            body = json.loads((Path(kompakt.__file__).parent / "data" / "long-session.json").read_text())
+            messages = body.pop("messages")
+            url = f"sqlite:///{tmp_path / 's.db'}"
+            async with await open_store(url) as opened:
+                session = await opened.session("long")
+                for start, end in ((0, 190), (190, 330)):
+                    await session.save({**body, "messages": messages[:end]} if not start else messages[:end])
+                    await session.compact(24_000)
+            async with await open_inspection(url) as inspection:
+                for one in (await inspection.session("long")).compactions:
+                    view = await inspection.compaction("long", one.id)
+                    lines = [line for line in view.pivot[1:] if line.text and not line.text.startswith("#")]
+                    assert len(lines) > 20
+                    assert [line.text for line in lines if not line.seqs] == []
+                    looked = next(at for at, line in enumerate(view.pivot) if line.text == "## What was looked at")
+                    listed = next(line for line in view.pivot[looked:] if line.text.startswith("- tidewatch/"))
+                    folder, _, names = listed.text.removeprefix("- ").partition(": ")
+                    original = (await inspection.message("long", listed.seqs[0])).text
+                    assert f"{folder}/{names.split(', ')[0]}" in original
+
+        run(work())
+
     def test_a_damaged_original_is_unrecoverable(self, tmp_path: Path) -> None:
         async def work() -> None:
             url = await stored(tmp_path / "s.db")
@@ -256,6 +284,20 @@ class TestPreview:
 
 
 class TestList:
+    def test_has_the_costs_of_sessions_that_nobody_opened(self, store: str) -> None:
+        async def work() -> None:
+            async with await open_inspection(store) as inspection:
+                assert all(row.steps is None for row in (await inspection.sessions()).rows)
+                assert inspection.cache.filling is not None
+                await inspection.cache.filling
+                listed = {row.id: row for row in (await inspection.sessions()).rows}
+            async with await open_inspection(store) as inspection:
+                for id, row in listed.items():
+                    assert (await inspection.session(id)).row == row
+            assert listed["work"].money_saved and 0 < (listed["work"].cached or 0) < 1
+
+        run(work())
+
     def test_is_sorted_searched_and_paged(self, store: str) -> None:
         async def work() -> None:
             async with await open_inspection(store) as inspection:

@@ -15,13 +15,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from kompakt.errors import KompaktError
+from kompakt.errors import KompaktError, StoreError, UsageError
 from kompakt.inspector import openapi
 from kompakt.inspector.access import read_json
 from kompakt.inspector.assets import load_assets
 from kompakt.inspector.errors import InspectorError, as_answer
 from kompakt.model.json import encode
 from kompakt.view.compactions import MAX_REMOVED
+from kompakt.view.directories import MissingSession
 from kompakt.view.inspection import Inspection
 from kompakt.view.values import InspectorAction
 
@@ -169,7 +170,13 @@ class InspectorApi:
                 return _json(await inspection.act(id, _decoded(await read_json(request), InspectorAction)))
             case ["sessions", id, *rest]:
                 _only(request, "GET")
-                return await self._read(request, inspection, id, rest)
+                try:
+                    return await self._read(request, inspection, id, rest)
+                except MissingSession:
+                    raise
+                except (StoreError, UsageError):
+                    await inspection.version(id)  # raises if the session was deleted meanwhile
+                    return await self._read(request, inspection, id, rest)  # or it was made again
             case _:
                 raise _missing()
 

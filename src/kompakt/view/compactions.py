@@ -10,11 +10,21 @@ import msgspec
 
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.context.context import Action
+from kompakt.engine.recall.passages import exact
+from kompakt.model.json import json_text
 from kompakt.model.messages import ToolResult
 from kompakt.session.compaction import RESUME_SOURCE
 from kompakt.view.growth import request_sizes
 from kompakt.view.index import SessionIndex, clean, kind_of, title_of
-from kompakt.view.sources import Moment, PlannedCompaction, ShownMessage, ShownRequest, Source, ViewPoint
+from kompakt.view.sources import (
+    Moment,
+    PlannedCompaction,
+    ShownMessage,
+    ShownRequest,
+    Source,
+    SourceRow,
+    ViewPoint,
+)
 from kompakt.view.status import timestamp
 from kompakt.view.values import (
     KINDS,
@@ -42,6 +52,16 @@ MIN_QUOTE = 12
 MAX_QUOTED = 5
 """Messages that one line can quote."""
 
+MAX_LISTED = 20
+"""Calls that one line can list."""
+
+MAX_SEARCHED = 10_000
+"""Newest messages before a compaction that are searched for the originals of its pivot."""
+
+_TASK = re.compile(r"\[[ x>~-]\] ")
+
+_COMMAND = re.compile(r"`([^`]+)`")
+
 _TIDY = ("fitting", "repair", "floor", "admission")
 """Names of steps that are not strategies."""
 
@@ -61,7 +81,9 @@ async def compaction_of(
     pivot = "\n\n".join(row.message.text for row in own.rows) if own is not None else after.pivot
     gone, shortened = _differences(before, after)
     lines = await _lines(source, moment, pivot)
-    lines = await asyncio.to_thread(_with_quotes, lines, gone, index)
+    if not all(line.refs for line in lines):
+        messages = await _messages_until(source, moment, point.tip)
+        lines = await asyncio.to_thread(_with_originals, lines, messages, index)
     restored = await source.restored(moment, [*(one.seq for one in gone), *shortened])
     told = _told(lines)
     reasons = _Reasons(point, report, has_pivot=bool(pivot))
@@ -205,20 +227,55 @@ async def _lines(source: Source, moment: Moment, pivot: str) -> tuple[PivotLine,
     )
 
 
-def _with_quotes(
-    lines: tuple[PivotLine, ...], gone: Sequence[ShownMessage], index: SessionIndex
+async def _messages_until(source: Source, moment: Moment, tip: int) -> list[SourceRow]:
+    """Return the messages among which the originals of a pivot are, up to the row ``tip``."""
+    found: list[SourceRow] = []
+    async for rows in source.batches(moment, after=max(0, tip - MAX_SEARCHED)):
+        found += [row for row in rows if row.seq <= tip and row.stored == "message"]
+        if rows and rows[-1].seq >= tip:
+            break
+    return found
+
+
+def _with_originals(
+    lines: tuple[PivotLine, ...], messages: Sequence[SourceRow], index: SessionIndex
 ) -> tuple[PivotLine, ...]:
-    """Add the messages that lines without a reference quote."""
-    said = [(one.seq, clean(text)) for one in gone[:MAX_REMOVED] if (text := one.message.text)]
+    """Add the messages that lines without a reference are about: what they quote, or the calls that they list."""
+    said = [(row.seq, clean(text)) for row in messages if (text := row.message.text)]
+    called = [(row.seq, " ".join(exact(call) for call in row.message.calls)) for row in messages if row.message.calls]
     found: list[PivotLine] = []
     for line in lines:
-        words = clean(_MARK.sub("", line.text))
-        pieces = [piece.strip() for piece in words.split("[…]") if len(piece.strip()) >= MIN_QUOTE]
-        seqs = [seq for seq, text in said if any(piece in text for piece in pieces)] if not line.refs else []
-        named = [one for seq in seqs[:MAX_QUOTED] if (one := index.find(seq)) is not None]
+        seqs = [] if line.refs or line.text.startswith("#") else _originals(_MARK.sub("", line.text), said, called)
+        named = [one for seq in seqs if (one := index.find(seq)) is not None]
         refs, rows = tuple(one.ref for one in named), tuple(one.seq for one in named)
         found.append(msgspec.structs.replace(line, refs=refs, seqs=rows) if named else line)
     return tuple(found)
+
+
+def _originals(text: str, said: Sequence[tuple[int, str]], called: Sequence[tuple[int, str]]) -> list[int]:
+    """Return the messages that a line is about."""
+    task = _TASK.match(text)
+    if task is not None:  # its state is that of the newest call about it
+        return _containing([_quoted(text[task.end() :])], called)[-1:]
+    pieces = [piece.strip() for piece in clean(text).split("[…]") if len(piece.strip()) >= MIN_QUOTE]
+    if quoted := _containing(pieces, said):
+        return quoted[:MAX_QUOTED]
+    folder, colon, names = text.partition(": ")
+    if colon and " " not in folder:  # files of a folder
+        listed = [f"{folder}/{name}" for name in names.split(", ")]
+    else:  # commands, which start with the name of a tool or program
+        listed = [_quoted(one.partition(" ")[2] or one) for one in _COMMAND.findall(text)]
+    first = [_containing([one], called)[:1] for one in listed if one]
+    return list(dict.fromkeys(seq for seqs in first for seq in seqs))[:MAX_LISTED]
+
+
+def _containing(pieces: Sequence[str], texts: Sequence[tuple[int, str]]) -> list[int]:
+    return [seq for seq, text in texts if any(piece in text for piece in pieces)]
+
+
+def _quoted(text: str) -> str:
+    """Return a text as it is inside of JSON."""
+    return json_text(text.strip())[1:-1]
 
 
 def _told(lines: Sequence[PivotLine]) -> dict[str, list[int]]:

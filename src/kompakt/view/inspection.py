@@ -14,14 +14,14 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
 from kompakt.engine.compaction.policies import BUILT_IN, Policy
 from kompakt.engine.context.archive import speaks
 from kompakt.engine.recall import DEFAULT_TOKENS
-from kompakt.errors import DoesNotFit, StoreError, UsageError
+from kompakt.errors import DoesNotFit, KompaktError, StoreError, UsageError
 from kompakt.model.budget import Budget
 from kompakt.model.json import json_text
 from kompakt.model.lru import Lru
@@ -99,6 +99,12 @@ _TITLE_ROWS = 12
 
 MAX_COUNTED = 5_000
 """Messages of a session whose tokens the list counts. Those of a longer one are counted when it is opened."""
+
+MAX_COSTED = 2_000
+"""Messages of a session whose steps and costs the list computes. Those of a longer one are known when it is opened."""
+
+REST = 3
+"""Pause after the costs of a session are computed for the list, as a multiple of the time that it took."""
 
 LONG = 3_000
 """Messages of a session that is shown before all of it is read."""
@@ -218,13 +224,24 @@ class InspectedSession:
             await asyncio.gather(self._task, return_exceptions=True)
         await self.index.close()
 
-    def known(self, version: tuple[float, int, int]) -> tuple[int | None, int | None, float | None]:
-        """Return tokens, steps and savings that are known without reading anything."""
-        if self._version != version or "status" not in self._values:
-            return None, None, None
-        status, cost = self._values["status"], self._values.get("cost")
-        steps = len(self._values["steps"].starts) if "steps" in self._values else None
-        return status.tokens, steps, cost.saved if cost is not None else None
+    def tokens(self, version: tuple[float, int, int]) -> int | None:
+        """Return the tokens of the next request if they are known without reading anything."""
+        return self._values["status"].tokens if self._version == version and "status" in self._values else None
+
+    def numbers(self) -> tuple[tuple[float, int, int], RowNumbers] | None:
+        """Return the numbers for the list that are known, with their version."""
+        if self._version is None or "cost" not in self._values:
+            return None
+        cost: SessionCost = self._values["cost"]
+        return self._version, RowNumbers(len(self._values["steps"].starts), cost.saved, cost.cache.share)
+
+
+class RowNumbers(NamedTuple):
+    """Numbers in the list that take reading the whole session."""
+
+    steps: int
+    money_saved: float | None
+    cached: float | None
 
 
 class InspectionCache:
@@ -233,9 +250,8 @@ class InspectionCache:
     def __init__(self) -> None:
         self.sessions = Lru[str, InspectedSession](_KEPT)
         self.rows = Lru[str, tuple[tuple[float, int, int], SessionRow]](MAX_SESSIONS)
+        self.costs = Lru[str, tuple[tuple[float, int, int], RowNumbers]](MAX_SESSIONS)
         self.filling: asyncio.Task[None] | None = None
-        self.filled = 0
-        """How many token counts the background task has added."""
 
     async def close(self) -> None:
         """Stop all background work."""
@@ -308,7 +324,7 @@ class Inspection:
         page = entries[start : start + limit]
         ends = time.monotonic() + _PATIENCE
         rows = [await self._row(entry, counts=time.monotonic() < ends) for entry in page]
-        self._fill([entry for entry, row in zip(page, rows, strict=True) if row.tokens is None])
+        self._fill([entry for entry, row in zip(page, rows, strict=True) if row.tokens is None or self._lacks(entry)])
         following = start + limit < len(entries)
         return SessionList(rows=tuple(rows), next=_cursor(page[-1]) if following and page else None, total=len(entries))
 
@@ -324,7 +340,7 @@ class Inspection:
             return self._with_cost(entry, known[1])
         try:
             row = await self._read_row(entry, counts=counts and entry.messages <= MAX_COUNTED)
-        except StoreError as error:
+        except (StoreError, UsageError) as error:  # damaged, or deleted meanwhile
             row = SessionRow(
                 id=entry.id,
                 title=f"cannot be read: {error}"[:120],
@@ -336,15 +352,26 @@ class Inspection:
         return self._with_cost(entry, row)
 
     def _with_cost(self, entry: DirectoryEntry, row: SessionRow) -> SessionRow:
-        """Add numbers that are known because the session was opened, and the id by which the caller knows it."""
+        """Add numbers that are known already, and the id by which the caller knows the session.
+
+        Steps and costs may be those of a moment ago: the newest follow.
+        """
         row = msgspec.structs.replace(row, id=entry.id)
         session = self.cache.sessions.get(entry.key)
-        if session is None:
+        if session is not None:
+            tokens = session.tokens(entry.version)
+            row = row if tokens is None else _filled(row, tokens)
+            if (numbers := session.numbers()) is not None:
+                self.cache.costs.put(entry.key, numbers)
+        known = self.cache.costs.get(entry.key)
+        if known is None or known[0][0] != entry.version[0]:
             return row
-        tokens, steps, saved = session.known(entry.version)
-        if tokens is None:
-            return row
-        return msgspec.structs.replace(_filled(row, tokens), steps=steps, money_saved=saved)
+        return msgspec.structs.replace(row, **known[1]._asdict())
+
+    def _lacks(self, entry: DirectoryEntry) -> bool:
+        """Whether the newest steps and costs of a session are not known and can be computed."""
+        known = self.cache.costs.get(entry.key)
+        return entry.messages <= MAX_COSTED and (known is None or known[0] != entry.version)
 
     async def _read_row(self, entry: DirectoryEntry, *, counts: bool) -> SessionRow:
         source = await entry.open()
@@ -369,7 +396,7 @@ class Inspection:
         return _filled(row, (await source.status(moment)).tokens) if counts else row
 
     def _fill(self, entries: Sequence[DirectoryEntry]) -> None:
-        """Count the tokens of sessions in the background."""
+        """Count the tokens of sessions and compute their costs, in the background."""
         if not entries or (self.cache.filling is not None and not self.cache.filling.done()):
             return
 
@@ -377,9 +404,26 @@ class Inspection:
             for entry in entries:
                 if entry.messages <= MAX_COUNTED:
                     await self._row(entry, counts=True)
-                    self.cache.filled += 1
+            for entry in entries:
+                if self._lacks(entry):
+                    began = time.monotonic()
+                    await self._compute(entry)
+                    await asyncio.sleep(REST * (time.monotonic() - began))
 
         self.cache.filling = asyncio.create_task(work())
+
+    async def _compute(self, entry: DirectoryEntry) -> None:
+        """Compute the steps and costs of a session."""
+        kept = self.cache.sessions.get(entry.key)
+        try:
+            session = kept or InspectedSession(await entry.open())
+            await session.cost(await session.moment())
+            if (numbers := session.numbers()) is not None:
+                self.cache.costs.put(entry.key, numbers)
+            if kept is None:
+                await session.close()
+        except KompaktError:  # damaged, or deleted meanwhile; the list says so
+            return
 
     # --- one session ------------------------------------------------------------------------------------------------
 
@@ -403,6 +447,7 @@ class Inspection:
             compactions=len(status.live),
             tokens_saved=saved,
             money_saved=cost.saved,
+            cached=cost.cache.share,
         )
         detail = self._detail(session, moment, _filled(row, status.tokens))
         return msgspec.structs.replace(
@@ -760,7 +805,11 @@ class Inspection:
 
     async def version(self, id: str) -> tuple[float, int, int]:
         """Return the version of a session, which changes with every write."""
-        return (await (await self.directory.find(id)).moment()).version
+        source = await self.directory.find(id)
+        try:
+            return (await source.moment()).version
+        except UsageError as error:
+            raise MissingSession(str(error)) from None  # it was deleted meanwhile
 
     async def changes(self, id: str | None = None, *, pause: float = 1.0) -> AsyncIterator[list[tuple[str, int]]]:
         """Yield the sessions that changed, with their last message; empty lists in between.
@@ -774,7 +823,9 @@ class Inspection:
             try:
                 if id is None:
                     entries = await self.directory.listed()
-                    now = {entry.id: (entry.version, self._is_counted(entry)) for entry in entries}
+                    now = {
+                        entry.id: (entry.version, self._is_counted(entry), not self._lacks(entry)) for entry in entries
+                    }
                     last = {entry.id: entry.version[1] for entry in entries}
                 else:
                     source = await self.directory.find(id)
@@ -782,7 +833,7 @@ class Inspection:
                     opened = self.cache.sessions.get(source.key)
                     now[id] = version, opened is not None and opened.is_known
                     last = {id: version[1]}
-            except MissingSession:
+            except UsageError:  # there is no such session, or it was deleted meanwhile
                 last = {}
             changed = [one for one in {**(known or {}), **now} if (known or {}).get(one) != now.get(one)]
             yield [] if known is None else [(one, last.get(one, 0)) for one in changed]

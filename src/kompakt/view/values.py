@@ -43,6 +43,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that these compactions removed."""
     money_saved: float | None = None
     """USD, estimated from the price of the model; ``None`` if that is unknown, or until the session is indexed."""
+    cached: float | None = None
+    """Share of all input that was read from the prompt cache, from 0 to 1; ``None`` until the session is indexed."""
     last_activity: str
     """UTC, in ISO 8601."""
     parent: str | None = None
@@ -76,6 +78,12 @@ class CacheClasses(msgspec.Struct, frozen=True, kw_only=True):
     reported: bool = False
     """Whether the provider reported the tokens. Otherwise they are estimated: a request reads from the cache what it
     has in common with the previous one."""
+
+    @property
+    def share(self) -> float | None:
+        """Share of the input that was read from the cache; ``None`` without input."""
+        total = self.fresh + self.cached + self.written
+        return self.cached / total if total else None
 
 
 class SessionDetail(msgspec.Struct, frozen=True, kw_only=True):

@@ -118,7 +118,7 @@ function oneScreen(frame, place) {
     const node = h('li', {'data-line': one.line, value: one.line});
     const content = h('span', {dir: 'auto', class: 'pivot-text'}, plain(one.text));
     node.append(refs.length ? h('button', {type: 'button', class: 'pivot-line', 'aria-label': `Line ${one.line}: ${one.text.slice(0, 200)}. Refers to ${count(refs.length, 'message')}`, on: {click: () => chooseLine(one)}}, content)
-      : h('span', {class: 'pivot-line'}, content));
+      : h('span', {class: one.text.startsWith('#') ? 'pivot-line pivot-heading' : 'pivot-line'}, content));
     return node;
   }
 
@@ -160,10 +160,10 @@ function oneScreen(frame, place) {
     const there = new Set(found.map(([row]) => row.seq));
     const missing = one.seqs.filter((seq) => !there.has(seq));
     chosen.replaceChildren(h('div', {class: 'card chosen-card'},
-      h('div', {class: 'bar'}, h('strong', {text: `Line ${one.line} of the pivot`}), h('span', {class: 'grow'}), h('span', {class: 'faint', text: found.length ? `from ${count(found.length, 'message')}` : ''}), dismiss()),
+      h('div', {class: 'bar'}, h('strong', {text: `Line ${one.line} of the pivot`}), h('span', {class: 'grow'}), h('span', {class: 'faint', text: one.seqs.length ? `from ${count(one.seqs.length, 'message')}` : ''}), dismiss()),
       h('div', {class: 'quote', dir: 'auto'}, plain(one.text)),
       h('ul', {class: 'refs'}, found.slice(0, 20).map(([row]) => h('li', {}, h('button', {type: 'button', class: 'link', on: {click: () => frame.message(row.seq)}}, line(row.ref, {class: 'mono'}), ' ', line(row.title)))),
-        missing.slice(0, 20).map((seq) => h('li', {}, h('button', {type: 'button', class: 'link', text: `#${seq}`, on: {click: () => frame.message(seq)}}))))));
+        missing.slice(0, 20).map((seq) => h('li', {}, h('button', {type: 'button', class: 'link', text: `Message ${number(seq)}`, on: {click: () => frame.message(seq)}}), h('span', {class: 'faint', text: ' not replaced by this compaction'}))))));
   }
 
   async function edit() {

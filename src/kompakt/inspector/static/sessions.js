@@ -11,8 +11,8 @@ export function sessionList(place, signal, state) {
   const body = h('tbody');
   const found = h('p', {class: 'found', role: 'status'});
   const more = h('button', {type: 'button', class: 'button', text: 'Show more', hidden: true, on: {click: () => load(next)}});
-  const head = ['Session', 'Context', 'Steps', 'Compactions', 'Saved', 'Last activity'].map((name, index) =>
-    h('th', {scope: 'col', class: index === 2 || index === 3 ? 'numeric' : '', text: name}));
+  const head = ['Session', 'Context', 'Steps', 'Compactions', 'Saved', 'Cached', 'Last activity'].map((name, index) =>
+    h('th', {scope: 'col', class: [2, 3, 5].includes(index) ? 'numeric' : '', text: name}));
   const table = h('table', {class: 'sessions', 'aria-label': 'Sessions'}, h('thead', {}, h('tr', {}, head)), body);
   const element = h('section', {class: 'page'},
     h('div', {class: 'page-head'}, h('h1', {text: 'Sessions'}), found),
@@ -113,10 +113,11 @@ function drawn(row) {
     h('td', {class: 'numeric', 'data-label': 'Steps', text: number(row.steps)}),
     h('td', {class: 'numeric', 'data-label': 'Compactions', text: number(row.compactions)}),
     h('td', {'data-label': 'Saved'}, saved(row)),
+    h('td', {class: 'numeric', 'data-label': 'Cached', text: known(row.cached) ? percent(row.cached) : '–', title: 'Share of all input that was read from the prompt cache'}),
     h('td', {'data-label': 'Last activity'}, moment(row.last_activity)));
 }
 
 function saved(row) {
   if (!row.tokens_saved) return h('span', {class: 'faint', text: '–'});
-  return h('div', {}, `${short(row.tokens_saved)} tokens`, known(row.money_saved) ? h('div', {class: 'faint small-text', text: money(row.money_saved)}) : null);
+  return h('div', {}, `${short(row.tokens_saved)} tokens`, known(row.money_saved) ? h('div', {class: 'faint small-text', text: money(row.money_saved), title: 'Estimated from list prices'}) : null);
 }

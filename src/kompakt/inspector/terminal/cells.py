@@ -62,6 +62,11 @@ def money(value: float | None) -> Text:
     return Text("-" if value is None else f"${value:,.2f}", justify="right", no_wrap=True)
 
 
+def share(value: float | None) -> Text:
+    """Return a share as a percentage; ``-`` when it is unknown."""
+    return Text("-" if value is None else f"{value:.0%}", justify="right", no_wrap=True)
+
+
 def moment(at: str | None) -> Text:
     """Return month, day and time of an ISO timestamp; ``-`` when it is unknown."""
     shown = cleaned(at[:25]) if at else ""

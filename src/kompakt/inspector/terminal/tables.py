@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from rich.text import Text
 
-from kompakt.inspector.terminal.cells import brief, fullness, kind_name, line, moment, money, number
+from kompakt.inspector.terminal.cells import brief, fullness, kind_name, line, moment, money, number, share
 
 if TYPE_CHECKING:
     from kompakt.view.status import CompactionStatus
@@ -46,7 +46,7 @@ def layout(columns: Sequence[Column[Row]], width: int, gap: int = 2) -> list[tup
 
 SESSIONS: tuple[Column[SessionRow], ...] = (
     Column("session", 0, lambda row, width: line(row.title or row.id, width)),
-    Column("client", 12, lambda row, width: line(row.client or "-", width), least=120),
+    Column("client", 12, lambda row, width: line(row.client or "-", width), least=130),
     Column("model", 20, lambda row, width: line(row.model or "-", width), least=110),
     Column("fullness", 13, lambda row, _: fullness(row.fullness)),
     Column("tokens", 6, lambda row, _: brief(row.tokens), least=90),
@@ -54,7 +54,8 @@ SESSIONS: tuple[Column[SessionRow], ...] = (
     Column("comp.", 5, lambda row, _: number(row.compactions), most=99),
     Column("compactions", 11, lambda row, _: number(row.compactions), least=100),
     Column("saved", 6, lambda row, _: brief(row.tokens_saved)),
-    Column("money", 8, lambda row, _: money(row.money_saved), least=130),
+    Column("money", 8, lambda row, _: money(row.money_saved), least=100),
+    Column("cached", 6, lambda row, _: share(row.cached), least=100),
     Column("last active", 11, lambda row, _: moment(row.last_activity)),
 )
 
