@@ -68,6 +68,9 @@ _REFERS = re.compile(
 )
 """Beginning of a sentence that speaks of something that an earlier one names."""
 
+_POINTS_BACK = re.compile(r"(?:[\w']+ ){1,4}(?:it|them|this|that|these|those|there|here)\b", re.IGNORECASE)
+_SINCE = re.compile(r"\bsince we last\b|^feels like\b", re.IGNORECASE)
+
 REFERRING_VALUE = 0.5
 """Value of such a sentence, relative to one that stands alone."""
 
@@ -158,7 +161,7 @@ def _information(sentence: _Sentence, seen: Counter[str], total: int) -> float:
         value *= 0.7
     if _ADVICE.match(text):
         value *= 0.35
-    if _REFERS.match(text):
+    if _REFERS.match(text) or (_POINTS_BACK.match(text) and not _PROPER.search(text, 1)) or _SINCE.search(text):
         value *= REFERRING_VALUE
     return value
 

@@ -102,7 +102,9 @@ _ANNOUNCES = re.compile(
     r"(?:now )?i (?:now )?have (?:all|everything|enough|an? \w+ (?:understanding|picture|view|overview|idea))\b|"
     r"now i (?:understand|see|know|can)\b|"
     r"now (?:run|check|update|let|add|fix|verify|create|also)|i can see|i need to|i should(?: also| now| first)?|"
-    r"we (?:can|need to)|"
+    r"we (?:can|need to)|we(?:'ll| will)|"
+    r"now (?:i'm |i am |we're )?"
+    r"(?:executing|running|checking|verifying|updating|creating|testing|adding|fixing|reading)|"
     r"good|great|perfect|excellent|ok|okay|sure|alright|understood)\b[^.:!?]*[.:!?]?",
     re.IGNORECASE,
 )

@@ -78,8 +78,8 @@ MAX_REPLY = 60
 MAX_QUESTION = 200
 """Characters kept of that question."""
 
-LITTLE_VALUE = 3.0
-"""Value of an older message of the user that does not say what it is about."""
+LITTLE_VALUE = 0.9
+"""Value of an older message of the user that does not say what it is about: not worth a line."""
 
 ABOUT_WORDS = 2
 """Words by which a question says what it is about; with fewer it only asks whether to go on."""
@@ -134,8 +134,8 @@ MAX_NOTES = 8
 MAX_UNDONE = 50
 """Newest edits of a file that a later one may take back. All of them would take quadratic time."""
 
-SCRATCH_VALUE = 0.3
-"""Value of a file in a folder for temporary files, relative to others."""
+SCRATCH_VALUE = 0.08
+"""Value of a file in a folder for temporary files, relative to others; it leaves out all but those edited often."""
 
 _SCRATCH = ("/tmp/", "/var/tmp/", "/private/tmp/")
 
@@ -181,8 +181,17 @@ _ASKS_NOTHING = words_of(
 """Words of a question that do not say what it is about."""
 
 _NAMES_CODE = re.compile(r"[`/_]|\w\.\w|\w\(\)|[a-z][A-Z]|\"")
-_POINTS = re.compile(r"\b(?:it|that|this|them|these|those|there|both|again)\b", re.IGNORECASE)
-_RESTATES = re.compile(r"The user (?:is (?:asking|saying|telling)|asks|asked|says|said|wants|wanted|would like)\b")
+_SHORT_WORD = re.compile(r"\w{3,}")
+_POINTS = _ASKS_NOTHING | set(
+    _SHORT_WORD.findall(
+        "again all also and are both but can did done fine for had has idea just not now really same seems still the"
+        " them then thing things those was were works yes you"
+    )
+)
+"""Words of a message that only point at something."""
+_RESTATES = re.compile(
+    r"The user (?:is (?:asking|saying|telling|right)|asks|asked|says|said|wants|wanted|would like)\b"
+)
 """Beginning of a thought that repeats the user's message, which is quoted anyway."""
 
 _READ_VERBS = re.compile(
@@ -212,8 +221,8 @@ _BARE_FAILURE = re.compile(
     re.IGNORECASE,
 )
 _LOCATED = re.compile(r"\s*\S+?:\d+(?::\d+)?: \S")
-_NOT_RUN = re.compile(r"\s*(?:Sibling tool call errored|Cancelled: parallel tool call)")
-"""Answers of calls that were not made because another call of the same answer failed."""
+_NOT_RUN = re.compile(r"\s*(?:Sibling tool call errored|Cancelled: parallel tool call|Command aborted\s*$)")
+"""Answers of calls that were not made, because another call of the same answer failed, or that were broken off."""
 
 _PREPARES = re.compile(r"\s*(?:cd [^&;|]+(?:&&|;)\s*)?(?:mkdir|touch|chmod|sleep|true|export|source|cd)\b[^&;|]*$")
 """Commands that only prepare something."""
@@ -624,6 +633,7 @@ class Statements:
             else:
                 lines = reasons[-2:] or said[-1:]
         chosen = lines if len(lines) <= FAILURE_LINES else [*lines[:2], *lines[2 - FAILURE_LINES :]]
+        chosen = [line if line.count("`") % 2 == 0 else line.rpartition("`")[0].rstrip() or line for line in chosen]
         said = " ".join(quoted(one_line(line, MAX_FAILURE), MAX_FAILURE) for line in chosen) or "no output"
         item = self._item(RUNS, event.at, f"{as_code(what, MAX_COMMAND)}: {said}", 3.5, partial=True)
         self._failures.append((key, item))
@@ -633,18 +643,19 @@ class Statements:
     def _finish(self) -> None:
         """Add what depends on the whole session: tasks and files as they are now, and what still fails."""
         for number, task in enumerate(self._tasks):
-            value = 8.0 if task.state in (OPEN, ACTIVE) else 3.0
+            value = 8.0 if task.state in (OPEN, ACTIVE) else 1.5
             self.items.append(Item(STATE, -1 + number / 1_000, task.text(), value))
         root = _common_folder([path for path in self._files if path.startswith("/")])
         if root:
             self.items.append(Item(CHANGES, -2, f"{ROOTED}{harmless(root)}", 100))
+        all_scratch = all(path.startswith(_SCRATCH) for path in self._files)
         for file in self._files.values():
             in_root = file.path.startswith(root)
             file.path = file.path.removeprefix(root)
             if root and not in_root and not file.path.startswith(("/", "~", ".")):
                 file.path = f"./{file.path}"  # relative to a folder that is not known
             notes = sorted(file.notes, key=len, reverse=True)
-            scale = SCRATCH_VALUE if file.path.startswith(_SCRATCH) else 1
+            scale = SCRATCH_VALUE if file.path.startswith(_SCRATCH) and not all_scratch else 1
             self.items.append(Item(CHANGES, file.at, file.text(), FILE_VALUE * scale, file.reference))
             if notes:
                 value = (5 + 2 * math.log2(1 + file.count)) * scale
@@ -752,7 +763,7 @@ def _says_little(text: str) -> bool:
     """Return whether a short message of the user names nothing, as in "do that again"."""
     if len(text) > MAX_REPLY or any(map(str.isdigit, text)) or _NAMES_CODE.search(text):
         return False
-    return text.count(" ") < 2 or _POINTS.search(text) is not None
+    return set(_SHORT_WORD.findall(text.lower())) <= _POINTS
 
 
 def _rejected(events: Sequence[Event]) -> set[int]:

@@ -35,8 +35,8 @@ _QUOTING = re.compile(
 
 _LOOKING = re.compile(
     r"\s*(?:cd [^&;|]+(?:&&|;)\s*)?(?:"
-    r"(?:ls|cat|head|tail|less|more|grep|rg|ag|find|tree|wc|which|pwd|stat|du|df|file|env|printenv|echo|date|ps|jq|nl|sort"
-    r"|diff|cut|awk|sed -n|type|whoami|hostname|uname|id|history|xxd|strings)\b"
+    r"(?:ls|cat|head|tail|less|more|grep|rg|ag|find|tree|wc|which|pwd|stat|du|df|file|env|printenv|echo|date|ps|jq|nl|sort|open|view|goto"
+    r"|diff|cut|awk|sed -n|type|whoami|hostname|uname|id|history|xxd|strings|scroll_\w+|find_\w+|search_\w+)\b"
     r"|git (?:-C \S+ )?(?:status|log|diff|show|blame|grep|ls-\w+|rev-\w+|cat-file|branch(?! -[dDmM])"
     r"|remote(?! (?:add|set|remove))|describe|reflog|config --get|shortlog|merge-base|name-rev|stash (?:list|show)"
     r"|worktree list|tag -l)\b"
