@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kompakt.engine.ledger.events import Spoken
 from kompakt.engine.ledger.excerpts import harmless
@@ -105,21 +105,20 @@ class _Sentence:
 def items_of(events: Sequence[Spoken]) -> list[Item]:
     """Return one item for each sentence that says something, in the order in which it was said."""
     sentences = _sentences(events)
-    seen = Counter(word for sentence in sentences for word in sentence.words)
-    total = len(sentences)
+    rarities = _rarities(sentences)
     per_date = Counter(sentence.date for sentence in sentences)
     items: list[Item] = []
     spoken: dict[str, float] = {}
-    ranked = sorted(((_information(one, seen, total), one) for one in sentences), key=lambda pair: -pair[0])
+    ranked = sorted(((_information(one, rarities), one) for one in sentences), key=lambda pair: -pair[0])
     for information, one in ranked:
-        if len(one.words) < MIN_WORDS or _is_empty(one, seen, total):
+        if len(one.words) < MIN_WORDS or _is_empty(one, rarities):
             continue
         # each further sentence of a date is worth less, so that no date takes the room of the others
         taken = spoken.get(one.date, 0.0)
         spoken[one.date] = taken + 1
         share = taken / max(8.0, per_date[one.date] * 0.5)
         value = SCALE * information / (1 + share)
-        text = _trimmed(one.text, seen, total)
+        text = _trimmed(one.text, rarities)
         if len(_WORD.findall(text)) < MIN_WORDS:
             continue
         text = f"{one.speaker}: {text}"
@@ -143,15 +142,15 @@ def _sentences(events: Sequence[Spoken]) -> list[_Sentence]:
     return found
 
 
-def _information(sentence: _Sentence, seen: Counter[str], total: int) -> float:
+def _information(sentence: _Sentence, rarities: Mapping[str, float]) -> float:
     """Sum the rarity of a sentence's rarest words; questions and pleasantries count less."""
-    rare = sorted((_rarity(word, seen, total) for word in sentence.words), reverse=True)[:TELLING_WORDS]
+    rare = sorted([rarities[word] for word in sentence.words], reverse=True)[:TELLING_WORDS]
     value = sum(rare) / 5
     text = sentence.text
     if _PERSONAL.search(text):
         value *= 1.25
-    if _PROPER.search(text, 1):
-        value += 1.0
+    names = _PROPER.search(text, 1) is not None
+    value += 1.0 * names
     if _TIME.search(text):
         value += 0.8
     value += 1.0 * bool(_NAMES.search(text)) + 0.6 * bool(_PREFERS.search(text)) + 0.6 * bool(_HAPPENED.search(text))
@@ -161,21 +160,26 @@ def _information(sentence: _Sentence, seen: Counter[str], total: int) -> float:
         value *= 0.7
     if _ADVICE.match(text):
         value *= 0.35
-    if _REFERS.match(text) or (_POINTS_BACK.match(text) and not _PROPER.search(text, 1)) or _SINCE.search(text):
+    if _REFERS.match(text) or (not names and _POINTS_BACK.match(text)) or _SINCE.search(text):
         value *= REFERRING_VALUE
     return value
 
 
-def _is_empty(sentence: _Sentence, seen: Counter[str], total: int) -> bool:
+def _is_empty(sentence: _Sentence, rarities: Mapping[str, float]) -> bool:
     """Return whether a sentence has next to nothing that other sentences do not have."""
     if _NAMES.search(sentence.text) or _HAPPENED.search(sentence.text):
         return False
-    return sum(_rarity(word, seen, total) > 0 for word in sentence.words) < MIN_RARE
+    return sum(rarities[word] > 0 for word in sentence.words) < MIN_RARE
 
 
-def _rarity(word: str, seen: Counter[str], total: int) -> float:
-    is_common = len(word) < 3 or seen[word] > max(3.0, total * COMMON)
-    return 0.0 if is_common else math.log((total + 1) / seen[word])
+def _rarities(sentences: Sequence[_Sentence]) -> dict[str, float]:
+    """Return how rare each word of a conversation is; 0 for common and short ones."""
+    seen = Counter(word for sentence in sentences for word in sentence.words)
+    total = len(sentences)
+    common = max(3.0, total * COMMON)
+    return {
+        word: 0.0 if len(word) < 3 or count > common else math.log((total + 1) / count) for word, count in seen.items()
+    }
 
 
 def _is_opener(clause: str) -> bool:
@@ -185,10 +189,10 @@ def _is_opener(clause: str) -> bool:
     return len(words) <= OPENER_WORDS and carries is None
 
 
-def _trimmed(text: str, seen: Counter[str], total: int) -> str:
+def _trimmed(text: str, rarities: Mapping[str, float]) -> str:
     """Drop the clauses at either end of a sentence that have no rare word in them: greetings, fillers, feelings."""
     clauses = [clause.strip() for clause in _CLAUSE_END.split(text) if clause.strip()]
-    telling = [any(_rarity(word.lower(), seen, total) for word in _WORD.findall(clause)) for clause in clauses]
+    telling = [any(rarities[word] for word in _WORD.findall(clause.lower())) for clause in clauses]
     while len(clauses) > 1 and not telling[-1]:
         clauses.pop()
         telling.pop()
