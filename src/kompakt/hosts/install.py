@@ -294,7 +294,7 @@ def install(plan: HostPlan, changes: Sequence[PlannedChange]) -> None:
 
 def _backup(change: PlannedChange, file: HostFile, previous: FileBackup | None) -> FileBackup:
     """Return what undo restores: after a second installation still what was there before the first."""
-    before, folders = change.before, _missing_folders(change.path)
+    before, folders = change.before, [one for one in reversed(change.path.parents) if not one.exists()]
     if previous is not None and change.before is not None:
         if sha256(change.before).hexdigest() == previous.after:
             before = None if previous.before is None else base64.b64decode(previous.before)
@@ -314,10 +314,6 @@ def _backup(change: PlannedChange, file: HostFile, previous: FileBackup | None) 
 def _taken_out(data: bytes, file: HostFile) -> bytes | None:
     text = file.take_out(_text(data, file.path))
     return text.encode() if text.strip() else None
-
-
-def _missing_folders(path: Path) -> list[Path]:
-    return [folder for folder in reversed(path.parents) if not folder.exists()]
 
 
 # --- undo ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ new.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from secrets import token_hex
 from types import MappingProxyType
@@ -131,7 +131,7 @@ class RowCodec:
             message.id,
             message.source_id,
             message.is_summary,
-            self._tokens(message),
+            0 if self._counter is None else self._counter.message(message),
             self._counter_name,
             tuple(_result_notes(message)),
         )
@@ -156,9 +156,6 @@ class RowCodec:
     @property
     def _counter_name(self) -> str:
         return "" if self._counter is None else self._counter.name
-
-    def _tokens(self, message: Message) -> int:
-        return 0 if self._counter is None else self._counter.message(message)
 
     # --- read -----------------------------------------------------------------------------------------------------
 
@@ -357,14 +354,10 @@ class Draft:
             taken = set(await records.named(self.head.key, rest))
         named: list[StoredRow] = []
         for row in self._rows:
-            name = row.name or _free(row, taken)
+            name = row.name or next(name for name in candidates(row.chain) if name not in taken)
             taken.add(name)
             named.append(row if row.name else msgspec.structs.replace(row, name=name))
         return tuple(named)
 
     def _nameless(self) -> Iterable[StoredRow]:
         return (row for row in self._rows if not row.name)
-
-
-def _free(row: StoredRow, taken: Collection[str]) -> str:
-    return next(name for name in candidates(row.chain) if name not in taken)

@@ -218,7 +218,7 @@ class _Rebuild:
             return True
         found = self.answers.get(place)
         path = self.path(place, self.messages[place.message])
-        if found is not None and not self._hosted(found):
+        if found is not None and self.messages[found.message].role != "assistant":
             result = self.messages[found.message].parts[found.part]
             assert type(result) is ToolResult
             results.append((found, result))
@@ -230,9 +230,6 @@ class _Rebuild:
         self._report(self.rules.codes.open_call, "added", path, f"closed the open call of {part.name!r} as interrupted")
         results.append((PartPlace(-1, -1), answer))
         return True
-
-    def _hosted(self, place: PartPlace) -> bool:
-        return self.messages[place.message].role == "assistant"
 
     def _place_results(self, results: list[tuple[PartPlace, ToolResult]], stop: int) -> None:
         """Emit the results of an answer; existing messages that hold only these are reused."""

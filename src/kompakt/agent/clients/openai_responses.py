@@ -76,7 +76,8 @@ class OpenAIResponses(OpenAIClient):
         items = [item for item in output if _is_kept(item, cut=cut, stored=answer.get("store") is not False)]
         if stop == "end":
             stop = "tools" if any(_is_call(item) for item in items) else stop
-            stop = "refused" if any(map(_is_refusal, items)) else stop
+            blocks = (block for item in items for block in as_objects(item.get("content")))
+            stop = "refused" if any(block.get("type") == "refusal" for block in blocks) else stop
         return Answer(items, stop, as_object(answer.get("usage")) or None)
 
 
@@ -93,10 +94,6 @@ def _is_kept(item: JsonObject, *, cut: bool, stored: bool) -> bool:
 def _is_call(item: JsonObject) -> bool:
     shape = CALLS.get(kind_of(item))
     return shape is not None and not shape.hosted
-
-
-def _is_refusal(item: JsonObject) -> bool:
-    return any(block.get("type") == "refusal" for block in as_objects(item.get("content")))
 
 
 class _Events:

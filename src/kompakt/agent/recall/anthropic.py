@@ -57,7 +57,7 @@ class AnthropicRecall:
             return 0, []
         left = _blocks(item.get("content"))
         for block in seen:
-            if left and _is_same(left[0], block):
+            if left and _comparable(as_object(left[0])) == _comparable(as_object(block)):
                 del left[0]
             elif left and _starts_with(left[0], block):
                 left[0] = {**left[0], "text": left[0]["text"].removeprefix(block["text"]).removeprefix(GAP)}
@@ -117,10 +117,6 @@ def _stop_reason(reason: Json, content: list[Json]) -> Json:
     """Return the stop reason of an answer whose hidden calls were removed."""
     calls = any(as_object(block).get("type") == "tool_use" for block in content)
     return "end_turn" if reason == "tool_use" and not calls else reason
-
-
-def _is_same(one: Json, two: Json) -> bool:
-    return _comparable(as_object(one)) == _comparable(as_object(two))
 
 
 def _comparable(block: JsonObject) -> JsonObject:

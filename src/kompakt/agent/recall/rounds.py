@@ -143,8 +143,8 @@ def _turn(protocol: RecallProtocol, saved: RecallRound, has_reasoning: bool) -> 
     """
     if has_reasoning or WIRES[protocol.format].contract.prefix_rule != "strip-all":
         return saved.turn
-    return [{**item, "content": list(filter(_is_no_thinking, as_list(item["content"])))} for item in saved.turn]
-
-
-def _is_no_thinking(block: Json) -> bool:
-    return as_object(block).get("type") not in ("thinking", "redacted_thinking")
+    thinking = ("thinking", "redacted_thinking")
+    return [
+        {**item, "content": [one for one in as_list(item["content"]) if as_object(one).get("type") not in thinking]}
+        for item in saved.turn
+    ]

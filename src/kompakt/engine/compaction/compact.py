@@ -166,7 +166,8 @@ def _fitted(
     if limit and context.projected_tokens > limit and not fit(context, limit, ceiling=ceiling):
         least = _least(history, order, ceiling)
         least.failures, least.narratives = context.failures, context.narratives
-        return Outcome(least, (_last_step(context, history),), _over(order.budget))
+        floor = Step("floor", context.tokens, context.tokens, len(history))
+        return Outcome(least, (floor,), _over(order.budget))
     return Outcome(context, tuple(steps), reason)
 
 
@@ -342,10 +343,6 @@ def _largest(context: Context) -> list[tuple[str, int]]:
     found = [(context.reference(index), tokens) for tokens, index in sorted(sizes, reverse=True)[:5]]
     pinned = sum(context.counter.tokens(pin) for pin in context.missing_pins)
     return [*found, ("system and tools", context.fixed_tokens), *([("pinned texts", pinned)] if pinned else [])]
-
-
-def _last_step(context: Context, history: History) -> Step:
-    return Step("floor", context.tokens, context.tokens, len(history))
 
 
 class Required:

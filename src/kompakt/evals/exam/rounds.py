@@ -233,7 +233,7 @@ class ExamRound:
         """
         before = self.manifest.models.get(role)
         if before not in (None, model) and started:
-            raise _other_round(self.out, role, before, model)
+            raise UsageError(f"{str(self.out)!r} has a round with {role} {before!r}, not {model!r}; use another --out")
         self.manifest.models[role] = model
         _write(self.out / MANIFEST, self.manifest)
 
@@ -355,10 +355,6 @@ def _chosen(conditions: Sequence[str], cases: list[ExamCase]) -> list[str]:
         if description(name) is None:
             raise UsageError(f"condition {name!r} is not known; use some of {', '.join(CONDITIONS)}, or N%")
     return list(dict.fromkeys(conditions)) or [name for name in DEFAULT_CONDITIONS if possible(cases, name)]
-
-
-def _other_round(out: Path, what: str, old: object, new: object) -> UsageError:
-    return UsageError(f"{str(out)!r} has a round with {what} {old!r}, not {new!r}; use another --out")
 
 
 def _order(name: str) -> tuple[int, str]:

@@ -23,7 +23,7 @@ from kompakt.evals.case import Recording
 from kompakt.evals.measures.score import ResultRow
 from kompakt.model.budget import Budget
 from kompakt.model.limits import Limits, limits
-from kompakt.model.messages import History, Message
+from kompakt.model.messages import History
 from kompakt.model.tokens import counter_for
 
 WINDOW = Limits(model="", context=200_000, output=32_000)
@@ -119,15 +119,11 @@ def requests(recording: Recording) -> list[BilledRequest]:
     context = _empty(recording.history)
     found: list[BilledRequest] = []
     for index, message in enumerate(recording.history):
-        if _answers(recording.history, index):
+        if index > 0 and message.role == "assistant" and recording.history[index - 1].role != "assistant":
             total = context.archive.tokens + context.fixed_tokens
             found.append(BilledRequest(index, total, context.counter.message(message), times.get(index)))
         context.append(message)
     return found
-
-
-def _answers(history: Sequence[Message], index: int) -> bool:
-    return index > 0 and history[index].role == "assistant" and history[index - 1].role != "assistant"
 
 
 def _empty(history: History) -> Context:

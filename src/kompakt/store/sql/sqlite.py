@@ -105,10 +105,6 @@ _ADD_WORDS = insert(WORDS)
 _UNINDEX = text("INSERT INTO kompakt_index (kompakt_index, rowid, names) VALUES ('delete', :id, :names)")
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
-
-
 class _Cursor(aiosqlite.Cursor):
     """A cursor that switches to the connection's thread once per statement; the driver's own switches four times.
 
@@ -165,7 +161,8 @@ class _Connection(aiosqlite.Connection):
             opened = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
             for setting in ("synchronous=FULL", "secure_delete=ON", "temp_store=MEMORY"):
                 opened.execute(f"PRAGMA {setting}")
-            opened.text_factory = _text  # one damaged text must not fail the whole query
+            # One damaged text must not fail the whole query.
+            opened.text_factory = lambda data: data.decode("utf-8", "replace")
             return opened
 
         super().__init__(connect, iter_chunk_size=64)

@@ -101,7 +101,7 @@ def read(document: Document) -> Iterator[Transcript]:
     yield msgspec.structs.replace(
         main.finish(began),
         sidechains=tuple(chain.finish(began) for chain in sidechains),
-        skipped=tuple(sorted(skipped, key=_line_number)),
+        skipped=tuple(sorted(skipped, key=lambda one: one.line)),
         replaced=document.replaced,
         faults=tuple(_missing_parents([line for line in document.lines if line.number not in numbers])),
         left_out=dict(left_out),
@@ -118,10 +118,6 @@ def _queued(record: JsonObject) -> Json:
     if isinstance(prompt, list):
         return prompt if prompt and len(as_objects(prompt)) == len(cast("list[Json]", prompt)) else None
     return prompt if isinstance(prompt, str) and prompt else None
-
-
-def _line_number(skipped: Skipped) -> int:
-    return skipped.line
 
 
 def _note_time(record: JsonObject, began: dict[str, float]) -> None:

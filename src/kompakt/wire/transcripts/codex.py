@@ -138,10 +138,10 @@ class _Rollout:
             body=body,
             ids=(None,) * len(self._input),
             summaries=frozenset(self._summaries),
-            usages=tuple(sorted(self._usages.items(), key=_index)),
+            usages=tuple(sorted(self._usages.items(), key=lambda entry: entry[0])),
             times=tuple(self._times),
             origins=tuple((origin,) for origin in self._origins),
-            skipped=tuple(sorted(self._skipped, key=_line_number)),
+            skipped=tuple(sorted(self._skipped, key=lambda one: one.line)),
             replaced=self._document.replaced,
             faults=() if self._has_header else (header,),
             left_out=dict(self._left_out),
@@ -206,14 +206,6 @@ class _Rollout:
     def _latest_model_item(self) -> int | None:
         """Return the last item that the model wrote; outputs of its calls may follow it."""
         return next((i for i in reversed(range(len(self._input))) if _by_model(self._input[i])), None)
-
-
-def _index(entry: tuple[int, JsonObject]) -> int:
-    return entry[0]
-
-
-def _line_number(skipped: Skipped) -> int:
-    return skipped.line
 
 
 def _unwrap(record: JsonObject) -> tuple[str, object]:

@@ -70,15 +70,11 @@ def read(document: Document) -> Iterator[Transcript]:
     yield msgspec.structs.replace(
         main,
         sidechains=(rewound,) if log.rewound else (),
-        skipped=tuple(sorted((*document.skipped, *log.skipped), key=_line_number)),
+        skipped=tuple(sorted((*document.skipped, *log.skipped), key=lambda one: one.line)),
         replaced=document.replaced,
         left_out={**main.left_out, **log.left_out},
         records=len(document.lines) or 1,
     )
-
-
-def _line_number(skipped: Skipped) -> int:
-    return skipped.line
 
 
 class _Log:

@@ -266,7 +266,9 @@ def shrink_lines(text: str, settings: AdmissionSettings, records: Mapping[int, d
     """Compress JSON lines: shared fields are written once, then records are treated as the items of an array."""
     lines = text.split("\n")
     shared = _shared(lines, records)
-    values: list[Json] = [_without(record, shared) for record in records.values()]
+    values: list[Json] = [
+        {key: value for key, value in record.items() if key not in shared} for record in records.values()
+    ]
     style = lines[next(iter(records))]
     limit = settings.max_json_tokens * 4
     sampler = _Sampler(settings)
@@ -305,10 +307,6 @@ def shrink_lines(text: str, settings: AdmissionSettings, records: Mapping[int, d
             out.append(cut(line, settings.max_line))
     folded = len(values) - sum(FOLD not in text or text == whole[number] for number, text in written.items())
     return Shrunk("\n".join(out), folded, len(lines), ())
-
-
-def _without(record: dict[str, Json], shared: Mapping[str, Json]) -> dict[str, Json]:
-    return {key: value for key, value in record.items() if key not in shared}
 
 
 _STYLES = tuple((separators, ascii) for separators in ((",", ":"), (", ", ": ")) for ascii in (True, False))
