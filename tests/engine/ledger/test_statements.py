@@ -337,6 +337,7 @@ class TestRuns:
             ("gh pr view 2", "title\nbody\nmore\nend", False),
             ("git ls-tree HEAD | head -3", "a", False),
             ("mkdir -p build", "(no output)", False),
+            ("cd /srv && git add .", "", False),
             ("open a.py", "1: x\n2: y\n3: z", False),
             ("echo x > a.txt", "[The command completed with exit code 0.]", False),
             ("make lint | head -50", "0 issues.", True),
@@ -404,7 +405,7 @@ class TestFindings:
     @pytest.mark.parametrize("reply", ["That is wrong, I can see entries.", "Are you sure? I see entries."])
     def test_what_was_taken_back_is_marked_although_calls_are_between(self, reply: str) -> None:
         said = assistant("The cache is never filled because the key is wrong.")
-        answer = assistant("You're right, the key is fine. The reader uses another one.")
+        answer = assistant("You're right, I was wrong. The reader uses another key.")
         found = written([user("Find it."), *NOISE, said, *ran("make"), user(reply), answer, *NOISE], FINDINGS)
         assert [line.endswith(" (the user disagreed)") for line in found] == [True, False]
 
@@ -479,6 +480,17 @@ class TestConversations:
         items = conversation.items_of([Spoken(0, "user", f"John: {said}"), Spoken(1, "assistant", "Maria: Really?")])
         first, *others = sorted(items, key=lambda item: -item.value)
         assert "tomatoes" in first.text and all(item.value < 0.6 * first.value for item in others)
+
+    def test_a_clause_that_holds_the_subject_stays(self) -> None:
+        said = "They really, motivate several gardeners to plant tomatoes."
+        spoken = [
+            Spoken(0, "user", f"John: {said}"),
+            *(Spoken(n, "assistant", "Maria: They really?") for n in range(1, 9)),
+        ]
+        assert any(
+            item.text == "John: They really, motivate several gardeners to plant tomatoes"
+            for item in conversation.items_of(spoken)
+        )
 
     def test_a_later_pass_keeps_dates_and_speakers(self) -> None:
         first = write(self.talk(3))

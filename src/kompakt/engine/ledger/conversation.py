@@ -69,6 +69,11 @@ _REFERS = re.compile(
 """Beginning of a sentence that speaks of something that an earlier one names."""
 
 _POINTS_BACK = re.compile(r"(?:[\w']+ ){1,4}(?:it|them|this|that|these|those|there|here)\b", re.IGNORECASE)
+_BEGINS = re.compile(
+    r"(?:i|we|my|our|the|an?|he|she|they|it|his|her|their|there|this|that|last|next|yesterday|today|tomorrow|some|one|when|while|"
+    r"after|before|since|in|on|at|for|but|and|so)\b|[A-Z\"']"
+)
+"""Beginning of a clause that can begin a sentence."""
 _SINCE = re.compile(r"\bsince we last\b|^feels like\b", re.IGNORECASE)
 
 REFERRING_VALUE = 0.5
@@ -196,7 +201,7 @@ def _trimmed(text: str, rarities: Mapping[str, float]) -> str:
     while len(clauses) > 1 and not telling[-1]:
         clauses.pop()
         telling.pop()
-    while len(clauses) > 1 and (not telling[0] or _is_opener(clauses[0])):
+    while len(clauses) > 1 and (not telling[0] or _is_opener(clauses[0])) and _BEGINS.match(clauses[1]):
         clauses.pop(0)
         telling.pop(0)
     # a dash between clauses was removed with the split

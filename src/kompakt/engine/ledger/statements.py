@@ -162,7 +162,9 @@ _REJECTS = re.compile(
 """Beginning of a message in which the user rejects what the assistant just said."""
 
 _CONCEDES = re.compile(
-    r"you(?:'re| are) (?:absolutely |completely |totally )?right\b|i was wrong\b|my mistake\b", re.IGNORECASE
+    r"(?:you(?:'re| are) (?:\w+ )?right\W{1,3}(?:\w+ ){0,3})?"
+    r"(?:i was wrong|my mistake|i apologi[sz]e|i made a mistake|i misread|i misunderstood)\b",
+    re.IGNORECASE,
 )
 """Beginning of an answer in which the assistant takes back what it said before the user's message."""
 
@@ -224,7 +226,9 @@ _LOCATED = re.compile(r"\s*\S+?:\d+(?::\d+)?: \S")
 _NOT_RUN = re.compile(r"\s*(?:Sibling tool call errored|Cancelled: parallel tool call|Command aborted\s*$)")
 """Answers of calls that were not made, because another call of the same answer failed, or that were broken off."""
 
-_PREPARES = re.compile(r"\s*(?:cd [^&;|]+(?:&&|;)\s*)?(?:mkdir|touch|chmod|sleep|true|export|source|cd)\b[^&;|]*$")
+_PREPARES = re.compile(
+    r"\s*(?:cd [^&;|]+(?:&&|;)\s*)?(?:mkdir|touch|chmod|sleep|true|export|source|cd|git add)\b[^&;|]*$"
+)
 """Commands that only prepare something."""
 
 _NO_OUTPUT = re.compile(r"\W*no (?:output|content|matches|results)(?: found)?\W*", re.IGNORECASE)
