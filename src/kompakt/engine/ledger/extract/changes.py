@@ -30,6 +30,9 @@ _TRIVIAL = re.compile(
 )
 """Lines that any code has."""
 
+MAX_TRIVIAL = 24
+"""Characters of a line that may be one of them."""
+
 _IMPORT = re.compile(r"(?:import|from|use|using|#include|require)\b|\"[\w./-]+\",?$")
 _OLD = ("old_string", "old_str", "old_text", "old", "search", "find")
 _NEW = ("new_string", "new_str", "new_text", "new", "replace", "replacement", "insert_text", "text_to_insert")
@@ -109,8 +112,10 @@ def _compared(old: list[str], new: list[str]) -> str:
 
 def _telling(lines: list[str]) -> Iterator[str]:
     """Yield the lines with content: no brackets, empty lines or imports."""
-    stripped = (line.strip() for line in lines)
-    return (line for line in stripped if len(line) > 3 and not _IMPORT.match(line) and not _TRIVIAL.fullmatch(line))
+    for line in lines:
+        text = line.strip()
+        if len(text) > 3 and not _IMPORT.match(text) and not (len(text) < MAX_TRIVIAL and _TRIVIAL.fullmatch(text)):
+            yield text
 
 
 def _patched_lines(patch: str, path: str) -> tuple[list[str], list[str]]:

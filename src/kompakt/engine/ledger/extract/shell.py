@@ -83,7 +83,7 @@ def file_operations(command: str) -> Operations:
         return
     folder: str | None = ""
     for one in _chain(_without_documents(command[:MAX_COMMAND])):
-        if one.words[:1] == ["cd"]:
+        if one.words and one.words[0] == "cd":
             target = one.words[1] if len(one.words) == 2 else ""
             folder = posixpath.join(folder or "", target) if _is_plain(target) or target == ".." else None
         if (
@@ -97,7 +97,8 @@ def file_operations(command: str) -> Operations:
                 yield ("modified" if how.endswith(">>") else "created"), _below(folder, path)
         known = _KNOWN.get(one.words[0]) if one.words else None
         if known is not None:
-            yield from ((how, _below(folder, path)) for how, path in known(one.words[1:]))
+            found = known(one.words[1:])
+            yield from ((how, _below(folder, path)) for how, path in found) if folder else found
 
 
 def _below(folder: str | None, path: str) -> str:
