@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.backends import Place
 from tests.gateway.admin.test_undo import Stage, each_format, stage
-from tests.gateway.payloads import FILLER, history, request
-from tests.gateway.upstreams import wait_for
+from tests.gateway.gateway_server import gateway
+from tests.gateway.payloads import FILLER, answering, history, request
+from tests.gateway.upstreams import Upstream, wait_for
 
 __all__ = ["stage"]
 
@@ -184,3 +188,28 @@ def test_what_is_not_possible_changes_nothing(action: str, stage: Stage) -> None
     found = stage.ask("POST", path, json=asked, headers={"x-kompakt-inspect": "1"})
     assert found.status_code == 400 and found.json()["error"]["message"]
     assert by_both(stage, "anthropic", 5) == whole("anthropic", 5)
+
+
+@pytest.mark.parametrize("name", ["postgres", "redis"])
+def test_all_actions_on_a_shared_store(name: str, tmp_path: Path) -> None:
+    with Upstream(answering) as upstream, ExitStack() as stack:
+        url = Place(name, tmp_path).url
+        made = [stack.enter_context(gateway(upstream.url, store=url, context_window=60_000)) for _ in range(2)]
+        stage = Stage(upstream, made)
+        answer, _ = stage.send("anthropic", 20)
+        id = answer.headers["x-kompakt-session"]
+        act(stage, id, "pin", text=PINNED)
+        act(stage, id, "compact", budget=6_000)
+        short = by_both(stage, "anthropic", 21)
+        quoted = json.dumps(PINNED)[1:-1].encode()
+        assert len(short) < len(whole("anthropic", 21)) and quoted in short
+        act(stage, id, "edit", text=EDITED)
+        assert b"index lock" in by_both(stage, "anthropic", 22)
+        act(stage, id, "undo")
+        assert by_both(stage, "anthropic", 21) == short
+        act(stage, id, "undo")
+        assert by_both(stage, "anthropic", 22) == whole("anthropic", 22)
+        act(stage, id, "redo")
+        assert by_both(stage, "anthropic", 21) == short
+        assert act(stage, id, "delete")["changed"]
+        assert by_both(stage, "anthropic", 22) == whole("anthropic", 22)

@@ -95,6 +95,11 @@ class TestKeys:
         for foreign in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}, {"host": "evil.example"}):
             found = gate.ask("GET", "/inspect/api/sessions", headers={"cookie": name, **foreign})
             assert found.status_code == 403
+            for action in ACTIONS:
+                asked = {"action": action, "confirm": True, "text": "x", "budget": 500}
+                path = "/inspect/api/sessions/one/actions"
+                found = gate.ask("POST", path, json=asked, headers={"cookie": name, **POST, **foreign})
+                assert found.status_code == 403
 
 
 class TestSession:

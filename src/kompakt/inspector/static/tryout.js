@@ -73,7 +73,7 @@ export function tryScreen(frame, place) {
     if (done) await preview();
   }
 
-  const later = debounce(preview, 140);
+  const later = debounce(preview, 80);
   slider.addEventListener('input', () => {
     exact.value = slider.value;
     later();
