@@ -478,7 +478,9 @@ class TestLive:
 
         def do(name: str, title: str, label: str) -> None:
             see(page, "button", name).click()
-            see(page, "dialog", re.compile(title)).get_by_role("button", name=label).click()
+            with page.expect_response("**/actions") as answered:
+                see(page, "dialog", re.compile(title)).get_by_role("button", name=label).click()
+            assert answered.value.json()["changed"]
             page.locator(".toast.good").last.wait_for()
 
         with (

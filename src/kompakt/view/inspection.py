@@ -497,6 +497,7 @@ class Inspection:
             recallable=0,
             compactions=tuple(map(_listed, moment.points)),
             pins=moment.pins,
+            events=moment.version[2],
             can_undo=moment.can_undo,
             can_redo=moment.can_redo,
             cache=CacheClasses(),

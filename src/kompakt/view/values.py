@@ -100,6 +100,8 @@ class SessionDetail(msgspec.Struct, frozen=True, kw_only=True):
     repairs: tuple[str, ...] = ()
     pending: int = 0
     """Requests to compact that were not answered yet."""
+    events: int = 0
+    """Compactions, edits, pins and what was undone, counted; new messages do not change it."""
     can_undo: bool = False
     can_redo: bool = False
     cache: CacheClasses

@@ -57,9 +57,10 @@ function oneScreen(frame, place) {
     open: (event) => choose(event.detail.row),
   }});
   const pivot = h('ol', {class: 'pivot', 'aria-label': 'Pivot, as the model reads it'});
-  let view = null;
+  let view = null, seen = null;
 
   async function show() {
+    seen = frame.detail.events;
     draw(await get(path(), {}, frame.signal));
   }
 
@@ -174,9 +175,10 @@ function oneScreen(frame, place) {
     if (done) await refresh();
   }
 
-  /** Read the compaction again: it may have been undone or edited. What did not change is not drawn again. */
+  /** Read the compaction again if it may have been undone or edited. What did not change is not drawn again. */
   async function refresh() {
-    if (!view || !frame.detail.compactions.some((one) => one.id === view.id)) return;
+    if (!view || frame.detail.events === seen || !frame.detail.compactions.some((one) => one.id === view.id)) return;
+    seen = frame.detail.events;
     const now = await get(path(), {}, frame.signal);
     if (JSON.stringify(now) !== JSON.stringify(view)) draw(now);
   }
