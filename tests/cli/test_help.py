@@ -12,6 +12,7 @@ from tests.cli.commands import run
 from typer.main import get_command
 
 from kompakt.cli.commands import EXIT_CODES, app
+from kompakt.cli.store_options import STORE
 
 
 def _walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -62,4 +63,14 @@ class TestPages:
                     shown = (parameter.metavar or "").partition("[,")[0]  # some options take a list
                     seen.setdefault(name, {}).setdefault(shown, []).append(" ".join(path))
         several = {name: shown for name, shown in seen.items() if len(shown) > 1}
-        assert several.keys() <= {"--session", "--out", "-o", "--older-than"}, several
+        assert several.keys() <= {"--session", "--out", "-o"}, several
+
+    def test_a_store_is_explained_in_the_same_words_everywhere(self) -> None:
+        helps = [
+            parameter.help
+            for command in COMMANDS.values()
+            for parameter in command.params
+            if "--store" in parameter.opts
+        ]
+        assert len(helps) > 20
+        assert [text for text in helps if not text.endswith(f": {STORE}")] == []

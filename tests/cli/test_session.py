@@ -20,9 +20,9 @@ from tests.wire.transcripts.transcript_files import Writer, text
 
 import kompakt
 from kompakt.cli import session as session_commands
-from kompakt.cli.store_options import is_store
 from kompakt.session import session as sessions
 from kompakt.session.session import Session
+from kompakt.store import find_store, store_url
 
 CALL = {"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}
 BROKEN = {
@@ -313,9 +313,30 @@ class TestRecall:
         refused(kom("recall", file, "x", "--session", id), "contains one history and no sessions")
 
     def test_store_urls_are_recognized(self, tmp_path: Path) -> None:
-        """A known scheme makes a URL; anything else is a file."""
-        assert all(map(is_store, ["memory:", "sqlite:///a.db", "postgresql+asyncpg://h/d", "REDIS://h", "unix:///s"]))
-        assert not any(map(is_store, ["a.json", "-", "C:/a.json", "memory.json", "redis", "sqlite.db"]))
+        """A scheme makes a URL; anything else is a file, which is a store if it is one of kompakt."""
+        for url in ("memory:", "postgresql+asyncpg://h/d", "REDIS://h", "unix:///s"):
+            assert find_store(url) == url == store_url(url)
+        for name in ("a.json", "-", "C:/a.json", "memory.json", "redis", "sqlite.db"):
+            assert find_store(name) is None
+        assert store_url("a.db") == "sqlite:///a.db" and store_url("/x/store") == "sqlite:////x/store"
+        assert store_url("redis") == "redis"  # more likely an incomplete URL than a file
+
+    def test_a_store_is_named_in_the_same_way_everywhere(self, kom: Run, id: str, tmp_path: Path) -> None:
+        """With --store, as a path or as a URL; in place of FILE it works as well."""
+        shown = kom("session", "list", "--json").out
+        for store in ("kompakt.db", tmp_path / "kompakt.db", "sqlite:///kompakt.db"):
+            assert kom("session", "list", "--json", "--store", store).out == shown
+            first = kom("recall", "--store", store, "which test failed", "--json")
+            assert first.code == 0 and first == kom("recall", store, "which test failed", "--json")
+            seen = kom("inspect", "--store", store, "--json")
+            assert seen.code == 0 and seen.out == kom("inspect", store, "--json").out
+            assert "is readable" in kom("doctor", "--offline", "--store", store).out
+            assert kom("fleet", "check", "--store", store, "--out", tmp_path / f"out{len(str(store))}").code == 0
+        refused(kom("session", "list", "--store", "other.db"), "there is no store other.db")
+        refused(kom("recall", "session.json"), "kompakt recall session.json QUERY")
+        refused(kom("inspect"), "kompakt inspect --store STORE")
+        refused(kom("fleet", "check", "--out", "o"), "--store STORE")
+        refused(kom("session", "list", "--store", "sessions"), "or the path of a SQLite file")
 
 
 class TestHelp:

@@ -15,7 +15,7 @@ import typer
 from kompakt.cli import config
 from kompakt.cli.input import AsJson
 from kompakt.cli.output import print_line, waiting
-from kompakt.cli.store_options import read_key
+from kompakt.cli.store_options import STORE, read_key
 from kompakt.errors import KompaktError, UsageError
 from kompakt.gateway.outcomes import OUTCOME_HEADER, OUTCOMES, PROTECTED, UNTOUCHED, UNTOUCHED_HEADER
 from kompakt.model.json import indented_json
@@ -60,7 +60,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
     detail: str
 
 
-StoreUrl = Annotated[str | None, typer.Option("--store", metavar="URL", help="Store URL to check.", show_default=False)]
+StoreUrl = Annotated[
+    str | None, typer.Option("--store", metavar="STORE", help=f"Store to check: {STORE}", show_default=False)
+]
 KeyFile = Annotated[
     str | None, typer.Option("--key-file", metavar="FILE", help="File with the encryption key of the store.")
 ]
@@ -117,7 +119,7 @@ def doctor(
     Examples:
       kompakt doctor
       kompakt doctor --client claude-code
-      kompakt doctor --store sqlite:///kompakt.db --offline --json
+      kompakt doctor --store kompakt.db --offline --json
     """
     if client is not None:
         if gateway is None:
@@ -272,8 +274,10 @@ def _connections(flags: dict[str, Any], *, offline: bool) -> Iterator[Diagnosis]
 
 def _store(settings: GatewayConfig, *, offline: bool) -> Diagnosis:
     from kompakt.gateway.config import default_store, without_password
+    from kompakt.store import store_url
 
-    url, shown = settings.store, without_password(settings.store)
+    url = store_url(settings.store)
+    shown = without_password(url)
     path = url.removeprefix("sqlite:///")
     if path != url and path and not Path(path).exists():
         state: State = "note" if url == default_store() else "problem"

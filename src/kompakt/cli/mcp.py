@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kompakt.cli.store_options import KeyFile, Tenant, print_json, read_id, read_key
+from kompakt.cli.store_options import STORE, KeyFile, Tenant, print_json, read_id, read_key
 from kompakt.errors import UsageError
 from kompakt.version import install_command
 
@@ -26,9 +26,9 @@ StoreUrl = Annotated[
     str | None,
     typer.Option(
         "--store",
-        metavar="URL",
+        metavar="STORE",
         show_default=False,
-        help="Serve sessions of this store. Default: the transcripts of this folder.",
+        help=f"Serve sessions of this store, not the transcripts of this folder: {STORE}",
     ),
 ]
 SessionId = Annotated[
@@ -63,7 +63,7 @@ def mcp(
       claude mcp add kompakt -- kompakt mcp
       codex mcp add kompakt -- kompakt mcp
       kompakt mcp --show
-      kompakt mcp --store sqlite:///agent.db --session task-7 --write
+      kompakt mcp --store agent.db --session task-7 --write
       kompakt mcp --http 8485
     """
     if transcript is not None and session is not None:

@@ -9,9 +9,9 @@ import typer
 from kompakt import api
 from kompakt.cli.input import AsJson, Format, load_session, option
 from kompakt.cli.output import waiting
-from kompakt.cli.store_options import KeyFile, StoreOptions, Tenant, is_store, read_id
+from kompakt.cli.store_options import KeyFile, OtherStore, StoreOptions, Tenant, read_id
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
-from kompakt.errors import InputError
+from kompakt.errors import InputError, UsageError
 from kompakt.model.json import indented_json
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 FileOrStore = Annotated[
     str,
     typer.Argument(
-        metavar="FILE|STORE",
-        help="A request body, a list of messages or a transcript (- reads standard input), or a store URL.",
+        metavar="FILE",
+        help="A request body, a list of messages or a transcript (- reads standard input). With --store: nothing.",
     ),
 ]
 SessionId = Annotated[
@@ -30,9 +30,11 @@ SessionId = Annotated[
 ]
 
 Query = Annotated[
-    str,
+    str | None,
     typer.Argument(
-        metavar="QUERY|REFERENCE", help="Words to search for, or a reference such as m7f3a, m7f3a.1 or m7f3a.1:12-30."
+        metavar="QUERY",
+        show_default=False,
+        help="Words to search for, or a reference such as m7f3a, m7f3a.1 or m7f3a.1:12-30.",
     ),
 ]
 Tokens = Annotated[int, option("tokens", "N", "Most tokens to print; 0 prints the whole text of a reference.")]
@@ -40,7 +42,8 @@ Tokens = Annotated[int, option("tokens", "N", "Most tokens to print; 0 prints th
 
 def recall(
     file: FileOrStore,
-    query: Query,
+    query: Query = None,
+    store: OtherStore = None,
     session: SessionId = None,
     tokens: Tokens = DEFAULT_TOKENS,
     format: Format = None,
@@ -56,11 +59,19 @@ def recall(
     Examples:
       kompakt recall request.json 'which test failed'
       kompakt recall request.json m7f3a --tokens 0
-      kompakt recall sqlite:///kompakt.db 'port of the broker' --session ID
+      kompakt recall 'port of the broker' --store kompakt.db --session ID
     """
+    from kompakt.store import find_store, store_url  # late: `--help` does not need it
+
+    if query is None:  # the only argument is the query
+        if store is None:
+            raise UsageError(f"name what to search for: kompakt recall {file} QUERY; or a store: --store STORE")
+        url, query = store_url(store), file
+    else:  # a store in place of FILE is accepted as well
+        url = None if file == "-" else find_store(file)
     with waiting("searching"):
-        if is_store(file):
-            found = _from_store(StoreOptions(file, tenant, key_file), query, session, tokens or None)
+        if url is not None:
+            found = _from_store(StoreOptions(url, tenant, key_file), query, session, tokens or None)
         else:
             found = _from_file(file, query, session, tokens or None, format)
     if as_json:

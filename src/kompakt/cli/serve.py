@@ -9,7 +9,7 @@ from typer.core import TyperCommand
 
 from kompakt.cli import config
 from kompakt.cli.input import option
-from kompakt.cli.store_options import read_key
+from kompakt.cli.store_options import STORE, read_key
 from kompakt.errors import UsageError
 from kompakt.version import install_command
 
@@ -23,7 +23,7 @@ Port = Annotated[int | None, option("port", "P", "Port to listen on; 0 selects a
 Workers = Annotated[
     int | None, option("workers", "N", "Processes; they share the store, which must not be memory:. Default: 1.")
 ]
-Url = Annotated[str | None, option("store", "URL", "Store URL: sqlite:///FILE, postgresql://…, redis://… or memory:")]
+Url = Annotated[str | None, option("store", "STORE", f"Store: {STORE}")]
 KeyFile = Annotated[str | None, option("key-file", "FILE", "File with the key that encrypts the store.")]
 Upstreams = Annotated[
     list[str] | None,

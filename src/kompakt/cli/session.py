@@ -360,7 +360,7 @@ def verify(store: StoreOptions, id: SomeId = None, as_json: AsJson = False) -> N
     \b
     Examples:
       kompakt session verify
-      kompakt session verify ID --store sqlite:///agent.db
+      kompakt session verify ID --store agent.db
     """
     problems: list[tuple[str, str]] = []
 
@@ -612,7 +612,7 @@ def delete(id: Id, store: StoreOptions, yes: Yes = False, as_json: AsJson = Fals
     \b
     Examples:
       kompakt session delete ID
-      kompakt session delete ID --yes --store sqlite:///agent.db
+      kompakt session delete ID --yes --store agent.db
     """
     chosen = read_id(id)
 

@@ -29,14 +29,15 @@ T = TypeVar("T")
 DEFAULT_URL = "sqlite:///kompakt.db"
 """The default store: a file in the working directory."""
 
+STORE = "path of a SQLite file, or URL: sqlite:///FILE, postgresql://HOST/DATABASE, redis://HOST or memory:"
+"""How a store is written in options and arguments."""
+
 Url: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--store",
-        metavar="URL",
-        envvar="KOMPAKT_STORE",
-        help="Store URL: sqlite:///FILE, postgresql://HOST/DATABASE, redis://HOST or memory:",
-    ),
+    str, typer.Option("--store", metavar="STORE", envvar="KOMPAKT_STORE", help=f"Store: {STORE}")
+]
+OtherStore: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--store", metavar="STORE", show_default=False, help=f"Read this store, not a file: {STORE}"),
 ]
 Tenant: TypeAlias = Annotated[
     str, typer.Option("--tenant", metavar="T", envvar="KOMPAKT_TENANT", help="Tenant that owns the sessions.")
@@ -53,7 +54,6 @@ KeyFile: TypeAlias = Annotated[
 ]
 Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Session id, as printed by `session list`.")]
 
-_SCHEME = re.compile(r"memory:|(sqlite|postgres|postgresql|redis|rediss|unix)(\+\w+)?:/", re.IGNORECASE)
 _HEX_KEY = re.compile(rb"[0-9a-fA-F]{64}")
 
 
@@ -69,14 +69,16 @@ class StoreOptions(NamedTuple):
         import asyncio  # late: `--help` does not need these
 
         from kompakt.session.store import open_store
+        from kompakt.store import store_url
 
-        path = self.url.removeprefix("sqlite:///")
-        if not create and path != self.url and path and not Path(path).exists():
-            raise UsageError(f"there is no store {self.url}; import a session first, or pass another --store URL")
+        url = store_url(self.url)
+        path = url.removeprefix("sqlite:///")
+        if not create and path != url and path and not Path(path).exists():
+            raise UsageError(f"there is no store {self.url}; import a session first, or name another with --store")
         key = read_key(self.key_file)
 
         async def opened() -> T:
-            async with await open_store(self.url, tenant=self.tenant, key=key) as store:
+            async with await open_store(url, tenant=self.tenant, key=key) as store:
                 return await work(store)
 
         return asyncio.run(opened())
@@ -112,11 +114,6 @@ def store_command(command: Callable[..., None]) -> Callable[..., None]:
 
 def _store_options(store: Url = DEFAULT_URL, tenant: Tenant = "", key_file: KeyFile = None) -> StoreOptions:
     return StoreOptions(store, tenant, key_file)
-
-
-def is_store(text: str) -> bool:
-    """Return whether a text is a store URL and not a file name."""
-    return _SCHEME.match(text) is not None
 
 
 def read_key(file: str | None) -> bytes | None:

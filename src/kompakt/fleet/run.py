@@ -18,8 +18,9 @@ from kompakt.fleet.jobs import FleetSettings, FleetTask, Variant
 from kompakt.fleet.local import run_local
 from kompakt.fleet.output import LIGHT, FleetManifest, FleetOutput, FleetRun, now, read_rows, versions
 from kompakt.fleet.rows import FleetRow, JobName, RowKey
-from kompakt.fleet.sources import FleetItem, StoreSelection, digest_of, is_store, items_in, items_stored
+from kompakt.fleet.sources import FleetItem, StoreSelection, digest_of, items_in, items_stored
 from kompakt.fleet.summary import FleetSummary, draw_sizes, error_examples, summarize_variants
+from kompakt.store import find_store
 from kompakt.version import __version__
 
 DEFAULT_WINDOW = 8_192
@@ -174,7 +175,8 @@ def pending(items: Sequence[FleetItem], variants: Sequence[Variant], finished: s
 def _selection(source: str | Path | StoreSelection) -> StoreSelection | None:
     if isinstance(source, StoreSelection):
         return source
-    return StoreSelection(url=str(source)) if is_store(str(source)) else None
+    url = find_store(str(source))
+    return None if url is None else StoreSelection(url=url)
 
 
 def _policies(given: Sequence[str | Policy] | str | Policy) -> dict[str, AnyPolicy]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import re
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -38,8 +37,6 @@ HEAD_LINES = 5
 """Lines of a JSONL file that are checked for request bodies."""
 
 MESSAGE_KEYS = frozenset(wire.messages_key for wire in WIRES.values())
-
-_STORE = re.compile(r"(sqlite|postgres|postgresql|redis|rediss|unix|memory)(\+\w+)?:", re.IGNORECASE)
 
 
 class FleetItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -96,11 +93,6 @@ class StoreSelection(msgspec.Struct, frozen=True, kw_only=True):
     async def open(self) -> Store:
         """Open the store."""
         return await open_store(self.url, tenant=self.tenant, key=self.key)
-
-
-def is_store(text: str) -> bool:
-    """Return whether a source is the URL of a store."""
-    return _STORE.match(text) is not None
 
 
 def hash_of(data: bytes) -> str:

@@ -159,6 +159,8 @@ class Store:
 async def open_store(url: str, *, tenant: str = "", key: bytes | None = None, redact: Redact | None = None) -> Store:
     """Open a store by its URL: ``memory:``, ``sqlite:///agent.db``, ``postgresql://…`` or ``redis://…``.
 
+    A path such as ``agent.db`` is that of a SQLite file.
+
     ``tenant`` separates the sessions of one party from those of others. ``key``, 32 bytes, encrypts the content.
     ``redact`` is applied to every text before it is stored.
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
@@ -25,10 +23,6 @@ from kompakt.wire.transcripts import Transcript
 
 MAX_SESSIONS = 20_000
 """Sessions of a store that are listed, in the order of the store."""
-
-_SCHEME = re.compile(r"memory:|[a-z][a-z0-9+]*:/", re.IGNORECASE)
-
-_TABLES = frozenset(["kompakt_heads", "kompakt_rows", "kompakt_events"])
 
 
 class MissingSession(UsageError):
@@ -265,35 +259,3 @@ def _stamp(path: str) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     return found.st_mtime_ns, found.st_size
-
-
-def store_url(target: str) -> str | None:
-    """Return the URL of a store; ``None`` for a file that is not one.
-
-    Raises:
-        UsageError: there is no such store.
-    """
-    path = target.removeprefix("sqlite:///")
-    if path == target:
-        if _SCHEME.match(target):
-            return target
-        if not is_kompakt_store(target):
-            return None
-    if path != ":memory:" and not Path(path).exists():
-        raise UsageError(f"there is no store {target}; import a session first with `kompakt session import FILE`")
-    return f"sqlite:///{path}"
-
-
-def is_kompakt_store(path: str) -> bool:
-    """Return whether a file is a SQLite database of kompakt."""
-    import sqlite3  # late: only this kind of file needs it
-
-    try:
-        with Path(path).open("rb") as file:
-            if file.read(len(files.SQLITE)) != files.SQLITE:
-                return False
-        with closing(sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except (OSError, ValueError, sqlite3.Error):
-        return False
-    return names >= _TABLES

@@ -28,6 +28,7 @@ from kompakt.model.lru import Lru
 from kompakt.session.compaction import CompactionOptions
 from kompakt.session.session import Session
 from kompakt.session.store import Store, open_store
+from kompakt.store import find_store
 from kompakt.view.compactions import MAX_REMOVED, compaction_of, preview_of
 from kompakt.view.composition import MAX_LARGEST, context_of
 from kompakt.view.directories import (
@@ -37,7 +38,6 @@ from kompakt.view.directories import (
     FileDirectory,
     MissingSession,
     StoreDirectory,
-    store_url,
 )
 from kompakt.view.growth import (
     BudgetOf,
@@ -940,7 +940,7 @@ async def open_inspection(
     text = str(target)
     if store is not None:
         return Inspection(StoreDirectory(store), write=write, budget_of=budget_of)
-    url = await asyncio.to_thread(store_url, text)
+    url = await asyncio.to_thread(find_store, text)
     if url is not None:
         opened = await open_store(url, tenant=tenant, key=key)
         return Inspection(StoreDirectory(opened), write=write, budget_of=budget_of)

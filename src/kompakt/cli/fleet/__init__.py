@@ -11,7 +11,7 @@ import typer
 from kompakt.cli import config
 from kompakt.cli.fleet.progress import FleetProgress, show_summary
 from kompakt.cli.input import AsJson, Format, ModelName, Strict, option
-from kompakt.cli.store_options import AGE, KeyFile, Tenant, print_json, read_age, read_id, read_key
+from kompakt.cli.store_options import AGE, KeyFile, OtherStore, Tenant, print_json, read_age, read_id, read_key
 from kompakt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,11 +41,12 @@ class EngineName(StrEnum):
 
 
 Source: TypeAlias = Annotated[
-    str,
+    str | None,
     typer.Argument(
         metavar="SOURCE",
-        help="A folder of sessions in any format that `kompakt check` reads, a file, a JSONL file with a request body "
-        "in each line, or the URL of a store.",
+        show_default=False,
+        help="A folder of sessions in any format that `kompakt check` reads, a file, or a JSONL file with one request "
+        "body per line. With --store: nothing.",
     ),
 ]
 OutFolder: TypeAlias = Annotated[
@@ -100,8 +101,9 @@ NewerThan: TypeAlias = Annotated[
 
 @app.command("compact")
 def compact(
-    source: Source,
     out: OutFolder,
+    source: Source = None,
+    store: OtherStore = None,
     budget: Budgets = None,
     policy: Policies = "default",
     model: ModelName = None,
@@ -130,9 +132,9 @@ def compact(
     \b
     Examples:
       kompakt fleet compact ~/.claude/projects --out compacted --budget 50000
-      kompakt fleet compact postgresql://db/agents --out log --write-back
+      kompakt fleet compact --store postgresql://db/agents --out log --write-back
     """
-    chosen = _source(source, tenant, key_file, first, last, older_than, newer_than)
+    chosen = _source(source, store, tenant, key_file, first, last, older_than, newer_than)
     _run(
         "compact",
         chosen,
@@ -153,8 +155,9 @@ def compact(
 
 @app.command("evaluate")
 def evaluate(
-    source: Source,
     out: OutFolder,
+    source: Source = None,
+    store: OtherStore = None,
     budget: Budgets = None,
     policy: Policies = "default",
     model: ModelName = None,
@@ -181,7 +184,7 @@ def evaluate(
       kompakt fleet evaluate sessions --out eval --budget 16000,32000
       kompakt fleet evaluate sessions --out eval --policy default,aggressive
     """
-    chosen = _source(source, tenant, key_file, first, last, older_than, newer_than)
+    chosen = _source(source, store, tenant, key_file, first, last, older_than, newer_than)
     _run(
         "evaluate",
         chosen,
@@ -200,8 +203,9 @@ def evaluate(
 
 @app.command("check")
 def check(
-    source: Source,
     out: OutFolder,
+    source: Source = None,
+    store: OtherStore = None,
     budget: CheckedBudget = None,
     model: ModelName = None,
     strict: Strict = False,
@@ -225,9 +229,9 @@ def check(
     \b
     Examples:
       kompakt fleet check ~/.codex/sessions --out audit
-      kompakt fleet check sqlite:///kompakt.db --out audit --newer-than 24h
+      kompakt fleet check --store kompakt.db --out audit --newer-than 24h
     """
-    chosen = _source(source, tenant, key_file, first, last, older_than, newer_than)
+    chosen = _source(source, store, tenant, key_file, first, last, older_than, newer_than)
     _run(
         "check",
         chosen,
@@ -246,8 +250,9 @@ def check(
 
 @app.command("samples")
 def samples(
-    source: Source,
     out: OutFolder,
+    source: Source = None,
+    store: OtherStore = None,
     budget: WindowSize = None,
     model: ModelName = None,
     engine: Engine = EngineName.LOCAL,
@@ -272,9 +277,9 @@ def samples(
     \b
     Examples:
       kompakt fleet samples sessions --out windows --budget 16384
-      kompakt fleet samples sqlite:///kompakt.db --out windows --older-than 7d
+      kompakt fleet samples --store kompakt.db --out windows --older-than 7d
     """
-    chosen = _source(source, tenant, key_file, first, last, older_than, newer_than)
+    chosen = _source(source, store, tenant, key_file, first, last, older_than, newer_than)
     _run(
         "samples",
         chosen,
@@ -312,7 +317,8 @@ def _numbers(text: str | None) -> list[int | None]:
 
 
 def _source(
-    source: str,
+    source: str | None,
+    store: str | None,
     tenant: str,
     key_file: str | None,
     first: str | None,
@@ -320,15 +326,20 @@ def _source(
     older_than: str | None,
     newer_than: str | None,
 ) -> str | StoreSelection:
-    from kompakt.fleet.sources import StoreSelection, is_store  # late: `--help` does not need it
+    from kompakt.fleet.sources import StoreSelection  # late: `--help` does not need it
+    from kompakt.store import find_store, store_url
 
-    if not is_store(source):
+    source = source or (store_url(store) if store else None)
+    if source is None:
+        raise UsageError("name the sessions: SOURCE, a file or folder, or --store STORE")
+    url = find_store(source)  # a store in place of SOURCE is accepted as well
+    if url is None:
         for name, value in (("from", first), ("to", last), ("older-than", older_than), ("newer-than", newer_than)):
             if value is not None:
-                raise UsageError(f"--{name} needs the URL of a store as SOURCE")
+                raise UsageError(f"--{name} needs --store STORE")
         return source
     return StoreSelection(
-        url=source,
+        url=url,
         tenant=tenant,
         key=read_key(key_file),
         first=None if first is None else read_id(first),

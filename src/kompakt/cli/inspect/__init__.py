@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kompakt.cli.input import AsJson, option
-from kompakt.cli.store_options import KeyFile, Tenant, print_json, read_id, read_key
+from kompakt.cli.store_options import KeyFile, OtherStore, Tenant, print_json, read_id, read_key
 from kompakt.errors import UsageError
 from kompakt.version import install_command
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from kompakt.view.inspection import Inspection
 
 Target = Annotated[
-    str,
+    str | None,
     typer.Argument(
-        metavar="FILE|STORE",
-        help="A transcript or request body that kompakt reads, or a store: its URL, or the path of a SQLite store.",
+        metavar="FILE",
+        show_default=False,
+        help="A transcript or request body that kompakt reads. With --store: nothing.",
     ),
 ]
 Port = Annotated[int, option("port", "P", "Port on 127.0.0.1; 0 selects a free one.", min=0, max=65_535)]
@@ -35,7 +36,8 @@ SessionId = Annotated[str | None, option("session", "ID", "Show this session.")]
 
 
 def inspect(
-    target: Target,
+    target: Target = None,
+    store: OtherStore = None,
     port: Port = 0,
     no_browser: NoBrowser = False,
     write: Write = False,
@@ -56,11 +58,12 @@ def inspect(
     \b
     Examples:
       kompakt inspect ~/.claude/projects/app/ID.jsonl
-      kompakt inspect sqlite:///kompakt.db --session ID --terminal
+      kompakt inspect --store kompakt.db --session ID --terminal
       kompakt inspect request.json --html session.html --redact
     """
-    if not target:
-        raise UsageError("the name is empty; name a file or a store")
+    shown = store if target is None else target  # a store in place of FILE is accepted as well
+    if not shown:
+        raise UsageError("name a file or a store: kompakt inspect FILE, or kompakt inspect --store STORE")
     chosen = [name for name, given in (("--terminal", terminal), ("--html", html), ("--json", as_json)) if given]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} cannot be combined; choose one")
@@ -72,9 +75,11 @@ def inspect(
     id = None if session is None else read_id(session)
 
     async def work() -> None:
-        from kompakt.view.inspection import open_inspection  # late: `--help` does not need these
+        from kompakt.store import store_url  # late: `--help` does not need these
+        from kompakt.view.inspection import open_inspection
 
-        async with await open_inspection(target, write=write, tenant=tenant, key=key) as inspection:
+        opened = shown if target else store_url(shown)
+        async with await open_inspection(opened, write=write, tenant=tenant, key=key) as inspection:
             if id is not None:
                 await inspection.version(id)  # a wrong id is reported now
             if as_json:
