@@ -280,8 +280,9 @@ def _store(settings: GatewayConfig, *, offline: bool) -> Diagnosis:
     shown = without_password(url)
     path = url.removeprefix("sqlite:///")
     if path != url and path and not Path(path).exists():
-        state: State = "note" if url == default_store() else "problem"
-        return Diagnosis("store", state, f"{shown} does not exist yet; `serve` and `session import` create it")
+        if url == default_store():
+            return Diagnosis("store", "note", f"{shown} does not exist yet; `kompakt serve` creates it")
+        return Diagnosis("store", "problem", f"{shown} does not exist yet; `serve` and `session import` create it")
     if offline and path == url and not url.startswith("memory:"):
         return Diagnosis("store", "note", f"{shown} was not checked (--offline)")
     import asyncio
