@@ -160,7 +160,8 @@ def run(operation: str, url: str, count: int) -> dict[str, Any]:
     if done.returncode:
         raise RuntimeError(f"{operation}: {done.stderr[-1_000:]}")
     found = json.loads(done.stdout)
-    print(f"{operation}: {found['seconds']:.1f} s, peak {found['peak'] / 1e6:.0f} MB", flush=True)
+    took = f"{found['seconds']:.1f} s, processor {found['cpu']:.1f} s"
+    print(f"{operation}: {took}, peak {found['peak'] / 1e6:.0f} MB", flush=True)
     return found
 
 
@@ -221,8 +222,8 @@ def main(arguments: list[str]) -> int:
     """Measure, print and write the result; or run one operation."""
     parser = argparse.ArgumentParser(prog="benchmarks.growth", description="Measure long and many sessions.")
     parser.add_argument("--quick", action="store_true", help="a small session and few others; writes no result")
-    parser.add_argument("--messages", type=int, default=MESSAGES, help="messages of the long session")
-    parser.add_argument("--sessions", type=int, default=SESSIONS, help="number of short sessions")
+    parser.add_argument("--messages", type=int, help=f"messages of the long session; default: {MESSAGES:,}")
+    parser.add_argument("--sessions", type=int, help=f"number of short sessions; default: {SESSIONS:,}")
     parser.add_argument("--operation", choices=OPERATIONS, help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, help=argparse.SUPPRESS)
@@ -230,8 +231,8 @@ def main(arguments: list[str]) -> int:
     if given.operation:
         run_here(given.operation, given.url, given.count)
         return 0
-    sizes = (QUICK_MESSAGES, QUICK_SESSIONS) if given.quick else (given.messages, given.sessions)
-    rows, more = measure(*sizes)
+    length, many = (QUICK_MESSAGES, QUICK_SESSIONS) if given.quick else (MESSAGES, SESSIONS)
+    rows, more = measure(given.messages or length, given.sessions or many)
     show("growth", rows)
     if not given.quick:
         save("growth", rows, **more)

@@ -95,7 +95,7 @@ class Measured(msgspec.Struct, kw_only=True):
     compacted: float
     """Share of requests that needed a compaction."""
     server_seconds: float
-    """Processor time per request in all processes of the server."""
+    """Processor time per request in all processes of the server; of a gateway at half of the peak, with all writes."""
     driver_seconds: float
     """Processor time per request in this process: clients and provider."""
     idle: float
@@ -213,6 +213,8 @@ class Client(asyncio.Protocol):
             if end < 0:
                 return
             head, data, self._head = self._head[:end].lower(), self._head[end + 4 :], b""
+            if head.startswith(b"http/1.1 408"):  # the server closes a connection without requests; it is opened again
+                return
             if not head.startswith(b"http/1.1 200"):
                 raise RuntimeError(f"{head[:200]!r} {data[:300]!r}")
             self._is_compacted = b"x-kompakt-compaction" in head
@@ -439,15 +441,17 @@ class Bench:
                 latency_p99=quantile(latencies, 0.99),
                 memory=sum(map(_memory, processes)),
             )
+            await driver.settle()
+            await _until_idle(processes)
             if kind == "gateway":
-                await driver.settle()
-                await _until_idle(processes)
-                start = log.stat().st_size
+                start, used = log.stat().st_size, sum(map(_cpu, processes))
                 found.half_rate = found.requests_per_second / 2
                 await driver.pace(found.half_rate, phases.half)
                 await driver.settle()
                 await asyncio.sleep(0.2)
                 read = _logged(log, start)
+                await _until_idle(processes)
+                found.server_seconds = (sum(map(_cpu, processes)) - used) / len(read)
                 times = [one["overhead_ms"] / 1_000 for one in read]
                 found.own_p50, found.own_p99, found.own = quantile(times, 0.5), quantile(times, 0.99), _by_outcome(read)
                 shares = [sum(one.get("worker", 1) == number for one in read) for number in range(1, workers + 1)]
@@ -552,14 +556,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="a few seconds, fewer sessions; writes no result")
     parser.add_argument("--store", help="store of the gateway; default: a new SQLite file per run")
     parser.add_argument("--sessions", type=int, help=f"live sessions; default: {SESSIONS}")
+    parser.add_argument("--repeats", type=int, help=f"runs of each server; default: {Phases().repeats}")
     given = parser.parse_args(arguments)
     phases, sessions = (QUICK, 200) if given.quick else (Phases(), SESSIONS)
-    sessions = given.sessions or sessions
+    sessions, repeats = given.sessions or sessions, given.repeats or phases.repeats
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     loops = import_module("uvloop").new_event_loop
     with tempfile.TemporaryDirectory() as name, asyncio.Runner(loop_factory=loops) as runner:
-        cold, found = runner.run(_all(Bench(Path(name), sessions, phases, given.store), phases.repeats))
+        cold, found = runner.run(_all(Bench(Path(name), sessions, phases, given.store), repeats))
     rows = rows_of(found, cold)
     show("load", rows)
     if not given.quick:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
+import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from tests.cli.store_helpers import Run
+
+from kompakt.cli.doctor import EXTRAS
 
 
 @pytest.fixture
@@ -36,6 +40,14 @@ def closed_port() -> int:
 def states(out: str) -> dict[str, tuple[str, str]]:
     """Return state and detail by the name of the check."""
     return {one["what"]: (one["state"], one["detail"]) for one in json.loads(out)["checks"]}
+
+
+class TestPackages:
+    @pytest.mark.parametrize("extra", sorted(set(EXTRAS.values())))
+    def test_all_packages_of_an_extra_are_listed(self, extra: str) -> None:
+        project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+        needed = {re.split(r"[^a-z0-9-]", one)[0] for one in project["optional-dependencies"][extra]}
+        assert {name for name, part in EXTRAS.items() if part == extra} == needed
 
 
 class TestConfiguration:

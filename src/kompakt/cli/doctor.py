@@ -32,6 +32,7 @@ EXTRAS = {
     "starlette": "gateway",
     "uvicorn": "gateway",
     "httpx": "gateway",
+    "httpcore": "gateway",
     "prometheus-client": "gateway",
     "zstandard": "gateway",
     "uvloop": "gateway",
@@ -42,6 +43,8 @@ EXTRAS = {
     "textual": "tui",
     "cryptography": "encryption",
     "opentelemetry-api": "telemetry",
+    "pyarrow": "fleet",
+    "ray": "fleet",
 }
 """Optional packages and the extras that install them."""
 
