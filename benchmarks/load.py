@@ -24,7 +24,7 @@ import asyncio
 import json
 import os
 import resource
-import shutil
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -32,7 +32,7 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -396,7 +396,7 @@ class Bench:
     def __init__(self, folder: Path, sessions: int, phases: Phases, store: str | None) -> None:
         self._folder, self._sessions, self._phases, self._store = folder, sessions, phases, store
         self._template = folder / "template.db"
-        self._life = 0
+        self._life = self._copies = 0
 
     async def start_cold(self) -> ColdStart:
         """Send the first request of every session to a gateway without data."""
@@ -418,9 +418,7 @@ class Bench:
         if url is not None and kind == "gateway":
             await self.start_cold()  # sessions that this store does not have yet
         if url is None:
-            copy = self._folder / "sessions.db"
-            shutil.copyfile(self._template, copy)
-            url = f"sqlite:///{copy}"
+            url = f"sqlite:///{self._copy()}"
         async with self._driven(kind, workers, url, sent=1) as (driver, pid, log):
             processes = _processes(pid)
             await driver.warm_up()
@@ -458,6 +456,16 @@ class Bench:
                 found.balance = min(shares) / max(shares)
                 found.degraded = sum("degraded" in one for one in _logged(log, 0))
         return found
+
+    def _copy(self) -> Path:
+        """Copy the store of the cold start, also what is still in its write-ahead log."""
+        for earlier in self._folder.glob("sessions-*"):
+            earlier.unlink()
+        self._copies += 1
+        made = self._folder / f"sessions-{self._copies}.db"
+        with closing(sqlite3.connect(self._template)) as template, closing(sqlite3.connect(made)) as copy:
+            template.backup(copy)
+        return made
 
     @asynccontextmanager
     async def _driven(

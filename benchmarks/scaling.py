@@ -151,8 +151,8 @@ def page(load: dict[str, Any], growth: dict[str, Any]) -> str:
         *_wrapped(
             f"Two workers serve {ratio:.2f} times as many requests as one. Clients and provider take "
             f"{1e3 * one['driver_seconds']:.2f} ms of processor per request on the same two cores, so at most "
-            f"{at_most:.2f} times was possible here. The bare proxy forwards requests with the same HTTP libraries and "
-            "does nothing else. The processor time of a gateway includes the writes after the answer."
+            f"{at_most:.2f} times was possible here. The bare proxy forwards requests with Starlette and httpx as they "
+            "are and does nothing else. The processor time of a gateway includes the writes after the answer."
         ),
         "",
         *_wrapped(
