@@ -18,6 +18,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kompakt.gateway import server
+from kompakt.gateway.concurrency import SWITCH_INTERVAL
 from kompakt.gateway.config import GatewayConfig, Upstream
 from kompakt.gateway.server import base_url, client_settings, without_password
 from kompakt.gateway.tenants import is_loopback
@@ -272,3 +274,19 @@ class TestStarting:
         assert base_url(GatewayConfig(store="memory:", host="::1"), 1) == "http://[::1]:1"
         assert without_password("postgresql://me:secret@h/db?sslmode=x") == "postgresql://…@h/db"
         assert is_loopback("127.0.0.1") and is_loopback("::1") and not is_loopback("0.0.0.0")
+
+
+def test_worker_threads_give_way_to_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request must not wait five milliseconds for a thread that builds a pivot each time it releases the GIL."""
+    seen, usual = list[float](), sys.getswitchinterval()
+
+    async def served(*_: object, **__: object) -> None:
+        seen.append(sys.getswitchinterval())
+
+    monkeypatch.setattr(server, "_serve", served)
+    monkeypatch.setattr(server, "configure_logging", lambda **_: None)
+    try:
+        server.serve(GatewayConfig(port=0))
+    finally:
+        sys.setswitchinterval(usual)
+    assert seen == [pytest.approx(SWITCH_INTERVAL)]

@@ -27,7 +27,7 @@ import uvicorn
 
 from kompakt.errors import UsageError
 from kompakt.gateway.app import Gateway, create_app
-from kompakt.gateway.concurrency import full_collections
+from kompakt.gateway.concurrency import SWITCH_INTERVAL, full_collections
 from kompakt.gateway.config import OFFICIAL, GatewayConfig, without_password
 from kompakt.gateway.http.access_log import configure_logging
 from kompakt.gateway.http.limits import protocol
@@ -78,6 +78,7 @@ def serve(
     if worker is not None:
         share_metrics(worker.metrics_folder, worker.metrics_file)
     listening = listen(settings) if worker is None else None
+    sys.setswitchinterval(SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=_loops()) as runner:
         runner.run(_serve(settings, listening or worker, key=key, load=load or (lambda: settings), find=find))
 
