@@ -247,7 +247,7 @@ class RecallExchange(msgspec.Struct, kw_only=True):
         """Return the reader of the streamed answers of all rounds."""
         return self.offer.protocol.stream(self.offer.name, self.sent, 0)
 
-    def goes_on(self, stream: RoundStream) -> bool:
+    def continues(self, stream: RoundStream) -> bool:
         """Answer the calls of a streamed round; return whether another round follows."""
         if stream.has_failed or not stream.is_over or not self.answers(stream.turn()):
             return False

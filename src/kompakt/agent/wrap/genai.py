@@ -143,7 +143,7 @@ def _chunks(chunks: Any, exchange: RecallExchange, call: _GenaiCall) -> Generato
     while True:
         for last in chunks:
             yield from _events(stream, last)
-        if not exchange.goes_on(stream):
+        if not exchange.continues(stream):
             break
         chunks = run_sync(call.send(exchange.next_body()), may_wait=False)
     yield from _end(stream, last)
@@ -156,7 +156,7 @@ async def _async_chunks(chunks: Any, exchange: RecallExchange, call: _GenaiCall)
         async for last in chunks:
             for chunk in _events(stream, last):
                 yield chunk
-        if not exchange.goes_on(stream):
+        if not exchange.continues(stream):
             break
         chunks = await call.send(exchange.next_body())
     for chunk in _end(stream, last):

@@ -189,7 +189,7 @@ class _StreamedRounds:
     def next_body(self) -> JsonObject | None:
         """Return the request of the next round, if there is one."""
         self._events = EventParser()
-        return self._exchange.next_body() if self._exchange.goes_on(self._stream) else None
+        return self._exchange.next_body() if self._exchange.continues(self._stream) else None
 
     def end(self) -> list[bytes]:
         return [] if self._stream.has_failed else self._stream.end()

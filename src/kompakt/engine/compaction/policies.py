@@ -316,4 +316,4 @@ def _target(given: Any, where: str) -> Target:
     try:
         return Target(**given)
     except (TypeError, UsageError) as error:
-        raise UsageError(f"{where}: target={given!r} is no target: {error}") from None
+        raise UsageError(f"{where}: target={given!r} is not a target: {error}") from None
