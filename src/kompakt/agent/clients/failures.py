@@ -27,7 +27,7 @@ _TEMPORARY = re.compile(
 )
 """Names of temporary errors."""
 
-_BARE = re.compile(r"\s*(?:error code:?)?[\s\d]*", re.IGNORECASE)
+_BARE = re.compile(r"(?:[\s\d]|error code:?)*", re.IGNORECASE)
 """Matches what SDKs say of a response without a body."""
 
 _KEYS = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza)[-_]?[\w*.-]{8,}|(?i:\bbearer\s+)[\w.~+/=-]{8,}")
