@@ -12,15 +12,15 @@ import os
 import sys
 import threading
 import time
-from functools import partial
 from multiprocessing.connection import Client, Listener
 from typing import Any
 
-import httpx
-
 from kompakt.cli import main
 from kompakt.engine.recall import terms
+from kompakt.gateway import app
+from kompakt.gateway.request.history import RecentChains
 from kompakt.gateway.storage import recorder
+from kompakt.gateway.upstream import ProviderTransport
 from kompakt.model import tokens
 from kompakt.model.lru import Lru
 from kompakt.store.sql import sqlite
@@ -28,6 +28,7 @@ from kompakt.store.sql import sqlite
 ADDRESS = "KOMPAKT_MEASURE"
 
 CACHES: list[Lru[Any, Any]] = []
+CHAINS: list[RecentChains] = []
 QUEUES: list[recorder.WriteBehind] = []
 
 
@@ -45,14 +46,15 @@ def collect(kind: type[Any], found: list[Any]) -> None:
 def prepare() -> None:
     """Collect the caches and queues, and keep nothing else between requests."""
     collect(Lru, CACHES)
+    collect(RecentChains, CHAINS)
     collect(recorder.WriteBehind, QUEUES)
     tokens._CACHE_ENTRIES = terms._MAX_KNOWN = sqlite._MAX_LEASES = 64  # type: ignore[attr-defined]
     recorder.PAUSE_FACTOR = 0
-    httpx.Limits = partial(_without_keepalive, httpx.Limits)  # type: ignore[assignment,misc]
+    app.ProviderTransport = _without_keepalive  # type: ignore[assignment,misc]
 
 
-def _without_keepalive(limits: type[httpx.Limits], **given: Any) -> httpx.Limits:
-    return limits(**given | {"max_keepalive_connections": 0})
+def _without_keepalive(*, max_idle: int) -> ProviderTransport:
+    return ProviderTransport(max_idle=0)
 
 
 def serve_measurements(address: str) -> None:
@@ -64,6 +66,10 @@ def serve_measurements(address: str) -> None:
                     time.sleep(0.05)
                 for cache in CACHES:
                     cache.clear()
+                for chains in CHAINS:
+                    chains._entries.clear()
+                    chains._starts.clear()
+                    chains._size = 0
                 gc.collect()
                 connection.send(sys.getallocatedblocks())
 

@@ -113,6 +113,7 @@ def kill_in_stream(gate: Replica, body: dict[str, Any]) -> None:
         os.kill(serving, signal.SIGKILL)
         with pytest.raises(httpx.HTTPError):
             list(arriving)
+    wait_for(lambda: serving not in worker_pids(gate), "the supervisor notices that the worker is gone")
 
 
 def has_connection(pid: int, port: int) -> bool:

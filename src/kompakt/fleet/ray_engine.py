@@ -89,8 +89,9 @@ def run_ray(
                     yield rows
             if not left:
                 return
-        for task in left.values():
-            yield failed_rows(task, settings, LOST)
+        for task in left.values():  # alone: it may only have waited for a worker that another task killed
+            found = list(_run_pass([task], settings, 1, cpus, 1))
+            yield from found or [failed_rows(task, settings, LOST)]
 
 
 def block_size(tasks: Sequence[FleetTask], actors: int) -> int:

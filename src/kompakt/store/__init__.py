@@ -11,7 +11,7 @@ from kompakt.store.records import Records
 
 ADDRESSES = "memory:, sqlite:///FILE, postgresql://HOST/DATABASE, redis://HOST, unix:///SOCKET"
 
-_SCHEME = re.compile(r"memory:|[a-z][a-z0-9+]{1,30}:/", re.IGNORECASE)
+_SCHEME = re.compile(r"memory:|[a-z][a-z0-9+.-]{1,30}:/", re.IGNORECASE)
 
 _TABLES = frozenset(["kompakt_heads", "kompakt_rows", "kompakt_events"])
 
