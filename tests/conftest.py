@@ -44,7 +44,7 @@ ssl.create_default_context = cache(ssl.create_default_context)
 
 TESTS = Path(__file__).parent
 
-SERVED = frozenset(["contract", "faults", "fleet", "gateway", "hosts", "store"])
+SERVED = frozenset(["contract", "faults", "fleet", "gateway", "hosts", "inspector", "store"])
 """Folders with slow tests that start servers and processes."""
 
 
