@@ -73,7 +73,7 @@ demo: $(VENV)/.core
 	@$(BIN)/kompakt demo
 
 test: $(VENV)/.dev $(VENV)/.servers $(VENV)/.hosts
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 	$(BIN)/python scripts/test_integrations.py $(COMMON_FRAMEWORKS)
 	$(BIN)/python scripts/test_packaging.py --fast
 
@@ -86,7 +86,7 @@ check: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python scripts/make_reference.py --check
 	$(BIN)/python scripts/make_numbers.py --check
-	KOMPAKT_EXAMPLES=$${KOMPAKT_EXAMPLES:-10} $(BIN)/python -m pytest -n 3 --dist loadgroup -m "not slow"
+	KOMPAKT_EXAMPLES=$${KOMPAKT_EXAMPLES:-10} $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -179,7 +179,10 @@ def all_recalled(store: str, tenant: str, talk: Talk) -> None:
         left[:] = asyncio.run(_recalled(store, tenant, talk.session, left, talk.lines))
         return not left
 
-    wait_for(is_done, f"all {len(talk.calls)} results are recalled", seconds=15)
+    try:
+        wait_for(is_done, f"all {len(talk.calls)} results are recalled", seconds=120)
+    except TimeoutError as error:
+        raise AssertionError(f"{error}; missing: {left}") from None
 
 
 def scripted(steps: int, **options: Any) -> Script:

@@ -86,7 +86,8 @@ def test_workers_send_the_same_bytes_as_one_gateway(kind: str, tmp_path: Path) -
 
     with Upstream(plan) as upstream, two_workers(upstream.url, tmp_path, store=store_url(kind)) as gate:
         answers = [post(gate, body) for body in bodies("shared")[:at]]
-        served = [line["worker"] for line in records(gate) if line.get("route") == "chat"]
+        wait_for(lambda: len(serving_workers(gate)) == at, "every request is in the log")
+        served = serving_workers(gate)
         kill_in_stream(gate, json.loads(bodies("shared")[at]))
         streamed = json.loads(upstream.raw.pop().body)
         answers += [post(gate, body) for body in bodies("shared")[at:]]
@@ -100,6 +101,11 @@ def test_workers_send_the_same_bytes_as_one_gateway(kind: str, tmp_path: Path) -
     assert served in ([1, 2, 1, 2, 1], [2, 1, 2, 1, 2])
     assert {**streamed, "stream": None} == {**json.loads(expected[at]), "stream": None}
     assert sent == expected
+
+
+def serving_workers(gate: Replica) -> list[int]:
+    """Return the workers of the requests in the log; a request is logged after its response."""
+    return [line["worker"] for line in records(gate) if line.get("route") == "chat"]
 
 
 def kill_in_stream(gate: Replica, body: dict[str, Any]) -> None:
