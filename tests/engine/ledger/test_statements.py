@@ -547,6 +547,16 @@ class TestNoise:
         messages = [user("Fix it."), *NOISE, assistant("Continue removing the others:"), *ran("make")]
         assert written(messages, FINDINGS) == []
 
+    def test_a_file_that_does_not_exist_was_not_looked_at(self) -> None:
+        """Claude Code reports it with a tag, and without an error flag in some versions."""
+        missing = did(
+            {"file_path": "/w/a/missing.py"}, "<tool_use_error>File does not exist.</tool_use_error>", name="Read"
+        )
+        text = write([user("Read it."), *missing, *did({"file_path": "/w/a/there.py"}, "x = 1", name="Read", id="c2")])
+        looked = text.partition("## What was looked at")[2]
+        assert "there.py" in looked and "missing.py" not in looked
+        assert "missing.py" in text and "File does not exist." in text
+
     def test_a_call_that_was_not_made_is_no_failure(self) -> None:
         skipped = "<tool_use_error>Sibling tool call errored</tool_use_error>"
         calls = did({"file_path": "a.py"}, skipped, name="Read", failed=True)

@@ -120,9 +120,9 @@ def has_failed(result: ToolResult, effect: Effect) -> bool:
     Behind a pipe the exit code is that of the filter, so a test run cut by ``tail`` counts as failed when it says so.
     What a command only quotes, as a search does, says nothing about the command.
     """
-    if result.is_error:
-        return True
     output = result.output
+    if result.is_error or output.startswith("<tool_use_error>"):  # Claude Code marks errors so, also without the flag
+        return True
     if effect.command is None:
         return not effect.reads and (bool(exit_code(output)) or _REFUSES.match(output) is not None)
     if code := exit_code(output):
