@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from time import process_time
 
@@ -104,3 +105,12 @@ class TestManyEventsAtOnce:
             seen.clear()
             write(self.history(looks), 4_000)
             assert len(seen) <= statements.RECENT_EVENTS + 2
+
+
+def test_long_arguments_are_compared_with_a_long_answer_in_linear_time() -> None:
+    """Each argument is looked up among the values of the answer, and not compared with all of them."""
+    answer = {"order_id": "A1", **{f"k{number}": number for number in range(3_000)}}
+    start = process_time()
+    messages = did({"order_id": "A1", "items": [2_999] * 100_000}, json.dumps(answer), name="update_order")
+    assert "update_order" in write(messages, 2_000)
+    assert process_time() - start < SECONDS

@@ -42,7 +42,8 @@ def change_text(
     ``before`` is the same object, if an earlier answer showed it. ``other`` is what an earlier call of the same tool
     made: a second object is stated as far as it differs from the first.
     """
-    extra = flat({key: value for key, value in given.items() if not _is_told(value, after)}, MAX_GIVEN)
+    repeated = set(_plain_values(after))
+    extra = flat({key: value for key, value in given.items() if not _is_repeated(value, repeated)}, MAX_GIVEN)
     own = identity(after)
     if before is not None and len(before.keys() & after.keys()) * 2 >= len(after):
         asked = f"asked for {extra}; " if extra else ""
@@ -64,13 +65,13 @@ def _differences(old: Record, new: Record) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _is_told(value: Json, record: Record) -> bool:
-    """Return whether a record contains an argument, in any of its fields."""
+def _is_repeated(value: Json, values: set[Json]) -> bool:
+    """Return whether an argument is among the values of a record."""
     if isinstance(value, list):
-        return all(_is_told(item, record) for item in value)
+        return all(_is_repeated(item, values) for item in value)
     if isinstance(value, dict):
-        return all(_is_told(item, record) for item in value.values())
-    return value in (None, "") or any(value == one for one in _plain_values(record))
+        return all(_is_repeated(item, values) for item in value.values())
+    return value in (None, "") or value in values
 
 
 def _plain_values(value: Json | Record) -> Iterator[Json]:

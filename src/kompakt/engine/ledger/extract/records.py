@@ -17,12 +17,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from kompakt.engine.ledger.excerpts import harmless, one_line
+from kompakt.engine.ledger.excerpts import MAX_JSON, harmless, one_line
 from kompakt.model.json import decode_text
 from kompakt.model.messages import Json
-
-MAX_JSON = 60_000
-"""Longest output that is read as JSON."""
 
 MAX_CELL = 80
 """Characters kept of one plain value."""
