@@ -49,7 +49,7 @@ class Server:
         settings = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory)]
         settings += ["--appendonly", "yes", "--save", "", "--logfile", "log", *self.options]
         self.process = subprocess.Popen([str(self.program), *settings])
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not self.answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 log = self.directory / "log"

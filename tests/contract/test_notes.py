@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import pytest
 from tests.contract.backends import STORES, Place, stored
-from tests.contract.builders import everything, new_head, noise, start
+from tests.contract.builders import batch, everything, new_head, noise, plain, start
 from tests.contract.test_tenants import STRANGE
 
-from kompakt.errors import UsageError
+from kompakt.errors import Conflict, UsageError
 from kompakt.session.store import Store
 from kompakt.store.records import Records
 
@@ -46,6 +47,25 @@ class TestNames:
         assert await records.notes("tenant", []) == await records.notes("tenant", {"A", "a ", "", "%"}) == {}
         assert await records.head(KEY) is None
         assert await records.heads("tenant") == []
+
+    @stored
+    async def test_notes_of_a_batch(self, records: Records) -> None:
+        """They are written with the batch or not at all, keep their first value, and are deleted with the session."""
+        await records.note("tenant", OTHER, {"a": b"first"}, synced=False)
+        head = new_head()
+        written = msgspec.structs.replace(
+            batch(head, plain(head, 1)), notes={"a": b"second", "b": b"\0\xff"}, synced=False
+        )
+        assert await records.commit(written, seen=None)
+        assert not await records.commit(msgspec.structs.replace(written, notes={"c": b""}), seen=None)
+        refused = msgspec.structs.replace(batch(head, plain(head, 2)), notes={"d": b""})
+        with pytest.raises(Conflict):
+            await records.commit(refused, seen=None)
+        with pytest.raises(UsageError, match="use at most"):
+            await records.commit(msgspec.structs.replace(refused, notes={"x" * 201: b""}), seen=written.head)
+        assert await records.notes("tenant", "abcd") == {"a": b"first", "b": b"\0\xff"}
+        assert await records.delete([head.key]) == 1
+        assert await records.notes("tenant", "abcd") == {"a": b"first"}
 
     @stored
     async def test_the_first_value_stays(self, records: Records) -> None:

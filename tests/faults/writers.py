@@ -26,6 +26,9 @@ WRITERS = 50
 SESSIONS = 10
 PROCESSES = 4
 BUDGET = 6_000
+LEAST_TURNS = 4
+"""Turns that each writer appends at least, however slow the machine is."""
+
 MARK = re.compile(r"\[(w\d+) (\d+)\]")
 
 
@@ -40,11 +43,11 @@ class Outcome(msgspec.Struct):
 
 
 async def _writer(store: Store, number: int, end: float, log: Log) -> None:
-    """Append turns to one session until the time is over."""
+    """Append turns to one session until the time is over, and a few in any case."""
     session = await store.session(f"session {number % SESSIONS}")
     name, chance, count = f"w{number}", random.Random(number), 0
     takes_turns = number // SESSIONS % 2 == 0
-    while time.monotonic() < end:
+    while count < LEAST_TURNS or time.monotonic() < end:
         asked, *pair, answer = turn_of(name, count, chars=chance.choice([100, 400, 5_000]))
         if takes_turns:
             async with session.turn():
@@ -83,7 +86,7 @@ def _thread(records: MemoryRecords, share: int, end: float, path: str) -> None:
 def race(url: str, seconds: float, directory: Path, *, memory: MemoryRecords | None = None) -> Outcome:
     """Let them all write for some time; say what is wrong with what they left."""
     path, since = directory / "log", time.monotonic()
-    end, limit = since + seconds, seconds + 90
+    end, limit = since + seconds, seconds + 240
     workers: list[Any] = []
     for share in range(PROCESSES):
         if memory is not None:

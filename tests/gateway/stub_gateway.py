@@ -44,7 +44,7 @@ class Served:
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Send a request."""
-        return httpx.request(method, self.url + path, timeout=10, trust_env=False, **options)
+        return httpx.request(method, self.url + path, timeout=120, trust_env=False, **options)
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         """Send a GET request."""
@@ -56,16 +56,16 @@ class Served:
 
     def run(self, work: Any) -> Any:
         """Run a coroutine on the gateway's event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(120)
 
     def empty(self) -> None:
         """Wait until no request is in flight; a client has its answer a moment earlier."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while self.gateway.slots.total or "kompakt_in_flight 0.0" not in self.gateway.metrics.text().decode():
             assert time.monotonic() < end, "a request is still in flight"
             time.sleep(0.01)
 
-    def raw(self, data: bytes, *, wait: float = 30.0) -> bytes:
+    def raw(self, data: bytes, *, wait: float = 120.0) -> bytes:
         """Send raw bytes and read until the gateway closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=wait) as line:
             line.sendall(data)

@@ -266,7 +266,7 @@ def upstream() -> Iterator[Upstream]:
 def talk(gate: Gate) -> str:
     """Send one request as a program does; return the session once it is stored."""
     body = request("openai-chat", history("openai-chat", 1))
-    answer = httpx.post(gate.url + PATHS["openai-chat"], json=body, headers=HEADERS["openai-chat"], timeout=10)
+    answer = httpx.post(gate.url + PATHS["openai-chat"], json=body, headers=HEADERS["openai-chat"], timeout=120)
     assert answer.status_code == 200
     id = answer.headers["x-kompakt-session"]
     wait_for(lambda: gate.get(f"/kompakt/sessions/{id}").status_code == 200, "the session is stored")

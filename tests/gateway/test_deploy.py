@@ -121,10 +121,10 @@ class TestUnit:
         try:
             wait_for(lambda: "kompakt gateway on" in log.read_text() or process.poll() is not None, "it starts")
             (url,) = re.findall(r"kompakt gateway on (http://[^,]+), 2 workers", log.read_text())
-            assert httpx.get(f"{url}/healthz", timeout=10).json()["status"] == "ok"
+            assert httpx.get(f"{url}/healthz", timeout=120).json()["status"] == "ok"
             subprocess.run(shlex.split(reload.replace("$MAINPID", str(process.pid))), check=True)
             wait_for(lambda: "all workers replaced" in log.read_text(), "the workers are replaced")
-            assert httpx.get(f"{url}/healthz", timeout=10).json()["status"] == "ok"
+            assert httpx.get(f"{url}/healthz", timeout=120).json()["status"] == "ok"
             process.send_signal(getattr(signal, service["KillSignal"][0]))
             assert process.wait(float(service["TimeoutStopSec"][0])) == 0
         finally:

@@ -25,7 +25,7 @@ from kompakt.session.store import open_store
 
 def post(gate: Gate, format: str, rounds: int, **more: Any) -> httpx.Response:
     body = json.dumps(request(format, history(format, rounds, size=60), **more))
-    return httpx.post(gate.url + PATHS[format], content=body, headers=HEADERS[format], timeout=30)
+    return httpx.post(gate.url + PATHS[format], content=body, headers=HEADERS[format], timeout=120)
 
 
 class TestCompactionLines:

@@ -55,7 +55,7 @@ def test_an_overflow_without_remedy_is_returned_unchanged(tmp_path: Path) -> Non
         gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate,
     ):
         body = request("openai-chat", [{"role": "user", "content": "word " * 800}])
-        answer = httpx.post(gate.url + PATHS["openai-chat"], json=body, headers=HEADERS["openai-chat"], timeout=20)
+        answer = httpx.post(gate.url + PATHS["openai-chat"], json=body, headers=HEADERS["openai-chat"], timeout=120)
         assert (answer.status_code, answer.json()) == (400, error)
         assert len(upstream.raw) <= 4
 
@@ -89,7 +89,7 @@ class TestStreamedAnswers:
         with Upstream(reply) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
             for rounds in (2, 3):
                 body = request(format, history(format, rounds), **more)
-                answer = httpx.post(gate.url + STREAMED[format], json=body, headers=HEADERS[format], timeout=20)
+                answer = httpx.post(gate.url + STREAMED[format], json=body, headers=HEADERS[format], timeout=120)
                 assert answer.content == b"".join(reply.chunks) and answer.headers["x-kompakt-outcome"] == "fits"
             assert len(upstream.raw) == 2 and gate.metric("kompakt_overflows_recovered_total") == 0
 
@@ -104,7 +104,7 @@ class TestStreamedAnswers:
             gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate,
         ):
             body = request(format, history(format, 6), **more)
-            answer = httpx.post(gate.url + STREAMED[format], json=body, headers=HEADERS[format], timeout=20)
+            answer = httpx.post(gate.url + STREAMED[format], json=body, headers=HEADERS[format], timeout=120)
             assert answer.content == b"".join(good.chunks) and answer.headers["x-kompakt-outcome"] == "compacted"
             assert len(upstream.raw) == 2
 
@@ -114,7 +114,7 @@ class TestStreamedAnswers:
 
 def ask(gate: Gate, format: str, rounds: int, tag: str, **headers: str) -> httpx.Response:
     body = json.dumps(request(format, history(format, rounds, size=60, tag=tag)))
-    return httpx.post(gate.url + PATHS[format], content=body, headers={**HEADERS[format], **headers}, timeout=30)
+    return httpx.post(gate.url + PATHS[format], content=body, headers={**HEADERS[format], **headers}, timeout=120)
 
 
 def fits(upstream: Upstream, format: str) -> None:

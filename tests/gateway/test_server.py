@@ -123,7 +123,7 @@ class TestEnding:
         with started(tmp_path, "--upstream", f"openai={provider}", "--store", store, "--log-json") as gate:
             secret = {"authorization": "Bearer sk-very-secret"}
             with httpx.stream(
-                "POST", f"{gate.url}/v1/chat/completions?key=sk-in-query", json=BODY, headers=secret, timeout=20
+                "POST", f"{gate.url}/v1/chat/completions?key=sk-in-query", json=BODY, headers=secret, timeout=120
             ) as answer:
                 arriving = answer.iter_raw()
                 first = next(arriving)
@@ -148,7 +148,7 @@ class TestEnding:
         flags = ("--upstream", f"openai={provider}", "--store", "memory:", "--drain", "0.5")
         with (
             started(tmp_path, *flags) as gate,
-            httpx.stream("POST", f"{gate.url}/v1/chat/completions", json=BODY, timeout=20) as answer,
+            httpx.stream("POST", f"{gate.url}/v1/chat/completions", json=BODY, timeout=120) as answer,
         ):
             next(answer.iter_raw())
             gate.signal(signal.SIGTERM)
@@ -188,7 +188,7 @@ class TestReloading:
 
 
 def _size(gate: Process, size: int) -> int:
-    found = httpx.post(f"{gate.url}/v1/messages", content=b"x" * size, timeout=5, trust_env=False)
+    found = httpx.post(f"{gate.url}/v1/messages", content=b"x" * size, timeout=120, trust_env=False)
     return found.status_code
 
 
@@ -218,7 +218,7 @@ class TestStarting:
         command = [sys.executable, "-m", "kompakt", "serve", "--port", "0", "--store", "memory:", *flags]
         environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HOME": str(tmp_path)}
         done = subprocess.run(
-            command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=30, check=False
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 2, done.stderr
         assert said in done.stderr and "Traceback" not in done.stderr

@@ -63,7 +63,7 @@ def _asked(url: str, talk: Talk, words: str) -> Any:
         f"{url}/kompakt/sessions/{talk.session}/recall",
         params={"q": words, "tokens": "20000"},
         headers={"x-kompakt-key": KEY},
-        timeout=10,
+        timeout=120,
     )
     assert answer.status_code == 200, answer.text
     return answer.json()

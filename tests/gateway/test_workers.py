@@ -62,7 +62,7 @@ def bodies(tag: str) -> list[bytes]:
 
 def post(gate: Any, body: bytes, client: Any = httpx) -> httpx.Response:
     headers = {"content-type": "application/json", **HEADERS[FORMAT]}
-    return client.post(gate.url + PATHS[FORMAT], content=body, headers=headers, timeout=30)
+    return client.post(gate.url + PATHS[FORMAT], content=body, headers=headers, timeout=120)
 
 
 def sent_by_one(tag: str, folder: Path) -> list[bytes]:
@@ -111,7 +111,7 @@ def serving_workers(gate: Replica) -> list[int]:
 def kill_in_stream(gate: Replica, body: dict[str, Any]) -> None:
     """Begin a stream and kill the worker that serves it."""
     url, headers = gate.url + STREAMED[FORMAT], HEADERS[FORMAT]
-    with httpx.stream("POST", url, json={**body, "stream": True}, headers=headers, timeout=30) as answer:
+    with httpx.stream("POST", url, json={**body, "stream": True}, headers=headers, timeout=120) as answer:
         arriving = answer.iter_raw()
         next(arriving)
         port = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
@@ -127,6 +127,25 @@ def has_connection(pid: int, port: int) -> bool:
     table = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     sockets = {f"socket:[{fields[9]}]" for fields in table if int(fields[2].rpartition(":")[2], 16) == port}
     return any(os.readlink(file) in sockets for file in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def test_a_connection_that_a_killed_worker_had_not_taken_goes_to_another_one(tmp_path: Path) -> None:
+    """Half of the connections are passed to a worker that has stopped reading, and that is then killed."""
+    body = json.dumps(request(FORMAT, history(FORMAT, 1))).encode()
+    with (
+        Upstream(answering) as upstream,
+        two_workers(upstream.url, tmp_path, store=f"sqlite:///{tmp_path / 'k.db'}") as gate,
+        ThreadPoolExecutor(6) as pool,
+    ):
+        wait_for(lambda: len(worker_pids(gate)) == 2, "both workers run")
+        for _ in range(4):  # both workers are ready
+            assert post(gate, body).status_code == 200
+        victim = min(worker_pids(gate))
+        os.kill(victim, signal.SIGSTOP)
+        asked = [pool.submit(post, gate, body) for _ in range(6)]
+        wait_for(lambda: sum(one.done() for one in asked) == 3, "the other worker answered its connections")
+        os.kill(victim, signal.SIGKILL)
+        assert [one.result(60).status_code for one in asked] == [200] * 6
 
 
 def test_a_rolling_restart_loses_no_request(tmp_path: Path) -> None:
@@ -153,7 +172,7 @@ def test_a_rolling_restart_loses_no_request(tmp_path: Path) -> None:
         gate = stack.enter_context(two_workers(upstream.url, tmp_path, store=store))
         before = worker_pids(gate)
         body = request(FORMAT, history(FORMAT, 2), stream=True)
-        stream = httpx.stream("POST", gate.url + STREAMED[FORMAT], json=body, headers=HEADERS[FORMAT], timeout=30)
+        stream = httpx.stream("POST", gate.url + STREAMED[FORMAT], json=body, headers=HEADERS[FORMAT], timeout=120)
         arriving = stack.enter_context(stream).iter_raw()
         got = next(arriving)
         pool = stack.enter_context(ThreadPoolExecutor(3))
@@ -192,7 +211,7 @@ def test_a_store_that_cannot_be_opened_is_reported_once(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HOME": str(tmp_path)}
     done = subprocess.run(
         [*command, "--store", "sqlite:////nowhere/at/all.db"],
-        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=30, check=False,
+        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
     assert "choose another store with --store" in done.stderr

@@ -149,7 +149,7 @@ class StandIn:
     async def messages(self, id: str, start: int = 0, limit: int = 100, kind: str | None = None) -> MessagePage:
         self.asked.append(f"messages {start}")
         rows: Sequence[MessageRow] = [row for row in self.rows if kind is None or row.kind == kind]
-        return MessagePage(rows=tuple(rows[start : start + limit]), start=start, total=len(rows))
+        return MessagePage(rows=tuple(rows[start : start + limit]), start=start, total=len(rows), messages=len(rows))
 
     async def message(self, id: str, seq: int, offset: int = 0) -> MessageText:
         if seq >= len(self.rows):

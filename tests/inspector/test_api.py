@@ -87,6 +87,7 @@ class TestValues:
         async def work() -> None:
             async with client(store) as (http, inspection):
                 document = (await http.get("/inspect/api/openapi.json")).json()
+                assert "/inspect/api/login" not in document["paths"]  # only a gateway has it
                 one = (await inspection.session("work")).compactions[0].id
                 names = {"{id}": "work", "{seq}": "4", "{step}": "7", "{compaction}": one}
                 checked = 0
@@ -100,6 +101,28 @@ class TestValues:
                     jsonschema.validate(found.json(), {**schema, "components": document["components"]})
                     checked += 1
                 assert checked == 9
+                path = document["paths"]["/inspect/api/sessions/{id}/preview"]["post"]
+                found = await http.post("/inspect/api/sessions/work/preview", json={"budget": 2_000}, headers=POST)
+                schema = path["responses"]["200"]["content"]["application/json"]["schema"]
+                jsonschema.validate(found.json(), {**schema, "components": document["components"]})
+
+        run(work())
+
+    def test_actions_have_the_described_shape(self, empty: str) -> None:
+        async def work() -> None:
+            async with await open_store(empty) as opened:
+                await compacted(opened)
+            async with client(empty, write=True) as (http, _):
+                document = (await http.get("/inspect/api/openapi.json")).json()
+                path = document["paths"]["/inspect/api/sessions/{id}/actions"]["post"]
+                schema = path["responses"]["200"]["content"]["application/json"]["schema"]
+                asked = path["requestBody"]["content"]["application/json"]["schema"]
+                for action in ("pin", "unpin", "undo", "redo", "edit", "compact", "delete"):
+                    data = {"action": action, "confirm": True, "text": "parser", "budget": 2_000}
+                    jsonschema.validate(data, {**asked, "components": document["components"]})
+                    found = await http.post("/inspect/api/sessions/work/actions", json=data, headers=POST)
+                    assert found.status_code == 200, found.text
+                    jsonschema.validate(found.json(), {**schema, "components": document["components"]})
 
         run(work())
 

@@ -21,6 +21,7 @@ from tests.gateway.upstreams import Upstream
 from tests.inspector.inspector_server import inspector
 from tests.wire.transcripts.transcript_files import Writer
 
+from kompakt.inspector.assets import load_assets
 from kompakt.session.store import open_store
 
 pytestmark = [pytest.mark.xdist_group("inspector-browser"), pytest.mark.timeout(300)]
@@ -214,7 +215,10 @@ class TestScreens:
         see(page, "region", "Request body").get_by_text('"role"').first.wait_for()
         assert page.get_by_role("listbox", name="Messages of request").get_by_role("option").count() >= 2
 
+        page.get_by_role("tab", name="Overview").click()
+        counted = page.get_by_text(re.compile(r"^[\d,]+ messages · ")).inner_text().split(" · ")[0]
         page.get_by_role("tab", name="Messages").click()
+        page.get_by_role("status").filter(has_text=re.compile(f"^{counted}")).wait_for()
         see(page, "listbox", "Messages").get_by_role("option").nth(3).click()
         see(page, "region", "Text of the message")
         page.get_by_role("button", name="Tool results", exact=True).click()
@@ -348,6 +352,19 @@ class TestActions:
         see(page, "dialog", re.compile("Redo")).get_by_role("button", name="Redo").click()
         page.locator(".card .tag", has_text="undone").wait_for(state="detached")
 
+    def test_an_older_compaction_is_undone_with_the_newer_one(self, writable: str, page: Any) -> None:
+        go(page, writable, SESSION, "compactions")
+        visit(page, writable, compactions(page)[1])
+        see(page, "button", "Undo this compaction").click()
+        asked = see(page, "dialog", "Undo this compaction?")
+        asked.get_by_text("1 newer compaction").wait_for()
+        asked.get_by_role("button", name="Undo").click()
+        page.locator(".card .tag", has_text="undone").first.wait_for()
+        page.get_by_role("button", name="Undo this compaction").wait_for(state="detached")
+        page.get_by_role("tab", name=re.compile("^Compactions")).click()
+        see(page, "table", "Compactions")
+        assert page.get_by_role("row", name=re.compile("undone")).count() == 2
+
     def test_the_pivot_is_edited_and_a_session_compacted_and_deleted(self, writable: str, page: Any) -> None:
         go(page, writable, SESSION, "compactions")
         visit(page, writable, compactions(page)[0])
@@ -416,7 +433,7 @@ class TestLive:
     def test_a_gateway_session_compacts_while_it_is_watched(self, browser: Any, tmp_path: Path) -> None:
         def send(rounds: int) -> str:
             body = request("openai-chat", history("openai-chat", rounds, size=120))
-            answer = httpx.post(gate.url + PATHS["openai-chat"], json=body, headers=HEADERS["openai-chat"], timeout=30)
+            answer = httpx.post(gate.url + PATHS["openai-chat"], json=body, headers=HEADERS["openai-chat"], timeout=120)
             assert answer.status_code == 200
             return answer.headers["x-kompakt-session"]
 
@@ -472,7 +489,7 @@ class TestLive:
         def send(rounds: int) -> tuple[str, str]:
             body = request("openai-chat", history("openai-chat", rounds))
             headers = {**HEADERS["openai-chat"], "x-kompakt-key": key}
-            answer = httpx.post(gate.url + PATHS["openai-chat"], json=body, headers=headers, timeout=30)
+            answer = httpx.post(gate.url + PATHS["openai-chat"], json=body, headers=headers, timeout=120)
             assert answer.status_code == 200
             return answer.headers["x-kompakt-session"], upstream.raw[-1].body.decode()
 
@@ -631,6 +648,15 @@ CONTRAST = """
 
 
 class TestAssets:
+    def test_the_page_names_every_module_that_it_needs(self) -> None:
+        """So a browser asks for all of them at once."""
+        page = load_assets().page().decode()
+        needed = {"app.js"} | {
+            name for path in STATIC.glob("*.js") for name in re.findall(r"from '\./([\w-]+\.js)'", path.read_text())
+        }
+        named = re.findall(r'<link rel="modulepreload" href="static/\w+/([\w-]+\.js)">', page)
+        assert sorted(named) == sorted((needed | {"chart.js", "rows.js", "treemap.js"}) - {"app.js"})
+
     def test_they_are_small_and_contain_no_markup_from_data(self) -> None:
         files = [path for path in STATIC.iterdir() if path.is_file()]
         assert sum(path.stat().st_size for path in files) < 150_000

@@ -107,6 +107,6 @@ def test_the_printed_url_opens_the_page_and_an_interrupt_ends_the_server(store: 
                 with http.stream("GET", f"{base}api/events") as events:
                     assert next(events.iter_lines()) == ": connected"
                     process.send_signal(signal.SIGINT)
-                    assert process.wait(timeout=30) == 0
+                    assert process.wait(timeout=120) == 0
         finally:
             process.kill()

@@ -158,6 +158,16 @@ class TestPage:
             page.evaluate(f"location.hash = location.hash + '/steps/{last}'")
             page.get_by_role("heading", name=f"Request {last} as sent").wait_for()
 
+    def test_a_page_that_embeds_a_file_stays_where_it_is(self, browser: Any, store: Path) -> None:
+        exported(store, store.with_name("inner.html"), session=SESSION)
+        outer = store.with_name("outer.html")
+        outer.write_text('<div style="height: 3000px"></div><iframe src="inner.html" style="height: 700px"></iframe>')
+        page = browser.new_page()
+        page.goto(outer.as_uri())
+        page.frame_locator("iframe").locator("[role=tab][aria-selected=true]").wait_for()
+        assert page.evaluate("scrollY") == 0
+        page.close()
+
     def test_hostile_text_is_inert(self, browser: Any, page_file: Path) -> None:
         text = page_file.read_text("utf-8")
         assert "window.attacked" not in text

@@ -386,6 +386,7 @@ class TestTryIt:
             screen = driver.app.screen
             assert screen.query_one("#budget", Input).value == "62000"
             assert screen.query_one("#policy", Select).value == "default"
+            assert "124,000 → 61,999" in driver.text("#outcome")  # the first budget is tried at once
             screen.query_one("#budget", Input).value = "50000"
             await driver.press("enter")
             assert "124,000 → 49,999" in driver.text("#outcome")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import subprocess
+import sys
 from types import MappingProxyType
 from typing import Any
 
@@ -139,3 +141,29 @@ class TestDecodeText:
         """One type of error for any fault."""
         with pytest.raises(ValueError):
             decode_text(text)
+
+
+THREADS_DECODE = """
+import sys, threading
+import msgspec
+from kompakt.model.json import prepare
+
+sys.setswitchinterval(1e-6)
+value = {f"g{i}": {f"f{j}": j for j in range(30)} for i in range(20)}
+for n in range(100):
+    inner = [msgspec.defstruct(f"I{i}", [(f"f{j}", int | None, None) for j in range(30)]) for i in range(20)]
+    kind = msgspec.defstruct("T", [(f"g{i}", one | None, None) for i, one in enumerate(inner)])
+    prepare(kind)
+    start = threading.Barrier(4)
+    threads = [threading.Thread(target=lambda: (start.wait(), msgspec.convert(value, kind))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_threads_may_decode_the_first_values_of_a_prepared_type_at_once() -> None:
+    """Without preparation msgspec ends the process with a segmentation fault."""
+    done = subprocess.run([sys.executable, "-c", THREADS_DECODE], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

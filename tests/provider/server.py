@@ -129,7 +129,7 @@ class Provider:
 
     def __enter__(self) -> Provider:
         self._thread.start()
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not self._server.started:
             if time.monotonic() > end:
                 raise TimeoutError("the provider did not start")

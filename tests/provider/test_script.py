@@ -167,7 +167,7 @@ def test_an_error_may_come_in_the_middle_of_a_stream() -> None:
 def test_a_slow_answer_runs_into_the_time_limit() -> None:
     with running("openai-chat") as (provider, driver, script):
         driver.openai = driver.openai.with_options(timeout=0.1)
-        provider.fault(1, "slow", seconds=0.3)
+        provider.fault(1, "slow", seconds=3)
         driver.say(script.task("Do it."))
         with pytest.raises(openai.APITimeoutError):
             driver.step()

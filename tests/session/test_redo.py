@@ -37,6 +37,26 @@ class TestRedo:
 
         run(work())
 
+    def test_an_older_compaction_is_undone_with_those_after_it_and_each_is_redone(self) -> None:
+        async def work() -> None:
+            session = await compacted(0)
+            views = [text((await session.project()).payload)]
+            for _ in range(3):
+                await session.compact(10_000, reason="test")
+                views.append(text((await session.project()).payload))
+            made = [one.id for one in await session.compactions()]
+            assert await session.undo(made[1]) == f"compaction {made[1]} and 1 newer"
+            assert [one.undone for one in await session.compactions()] == [False, True, True]
+            assert text((await session.project()).payload) == views[1]
+            for expected in views[2:]:
+                await session.redo()
+                assert text((await session.project()).payload) == expected
+            await session.undo(made[0])
+            assert text((await session.project()).payload) == views[0]
+            assert await session.verify() == []
+
+        run(work())
+
     def test_restores_an_edit(self) -> None:
         async def work() -> None:
             session = await compacted(1)

@@ -8,15 +8,17 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
-from tests.view.sessions import REQUEST, SECOND_REQUEST, claude_code, stored
+from tests.view.sessions import REQUEST, SECOND_REQUEST, body, claude_code, stored
 
 import kompakt
 from kompakt.session.store import open_store
 from kompakt.view.directories import MissingSession
-from kompakt.view.inspection import open_inspection
+from kompakt.view.growth import Sizes, reconciled
+from kompakt.view.inspection import Inspection, open_inspection
 from kompakt.view.status import session_status
-from kompakt.view.values import KINDS
+from kompakt.view.values import KINDS, CompactionPreview
 
 T = TypeVar("T")
 
@@ -203,6 +205,8 @@ class TestMessages:
                 assert results.total == 60 and {row.kind for row in results.rows} == {"tool_results"}
                 assert {row.tool for row in results.rows} == {"bash", "read_file"}
                 assert {row.state for row in rows} == {"sent", "replaced"}
+                assert {(page.messages, page.notes) for page in pages} == {(126, 4)}
+                assert (await inspection.session("work")).messages == 126
                 text = await inspection.message("work", rows[3].seq)
                 assert text.text.startswith("line 0 failed with E000") and text.next is None
 
@@ -238,21 +242,36 @@ class TestTranscripts:
                 found = await inspection.compaction(row.id, mark.id)
                 assert found.removed_count == 13 and found.unrecoverable == ()
                 assert [line.text for line in found.pivot] == ["Summary: the parser was read."]
+                assert found.at == "2026-03-01T10:00:15Z"  # of the first message after it that has a time
                 answer = await inspection.recall(row.id, found.removed[2].ref)
                 assert answer.found and "content of f0" in answer.text
 
         run(work())
 
-    def test_a_file_that_grows_is_read_again(self, tmp_path: Path) -> None:
+    def test_the_list_says_what_the_session_says(self, tmp_path: Path) -> None:
+        """The sizes of an agent's compaction are only known from the requests around it."""
+
         async def work() -> None:
-            file = claude_code(tmp_path / "cc.jsonl", steps=2)
-            async with await open_inspection(file) as inspection:
-                before = await inspection.session("cc")
-                claude_code(file, steps=3)
-                after = await inspection.session("cc")
-            assert (before.row.steps, after.row.steps) == (4, 6)
+            async with await open_inspection(claude_code(tmp_path / "cc.jsonl")) as inspection:
+                await inspection.sessions()
+                assert inspection.cache.filling is not None
+                await inspection.cache.filling
+                (row,) = (await inspection.sessions()).rows
+            async with await open_inspection(tmp_path / "cc.jsonl") as inspection:
+                assert (await inspection.session(row.id)).row == row
 
         run(work())
+
+    def test_a_system_prompt_that_is_not_in_the_file_does_not_shrink(self) -> None:
+        """An agent may leave out messages without a note; the provider then reports less than the file has."""
+        counted: Sizes = {"system": 3, "user": 100, "tool_results": 900}
+        assert reconciled(counted, 1_403, 400) == {**counted, "system": 403}
+        assert reconciled(counted, 2_003, 400) == {**counted, "system": 1_003}
+        less = reconciled(counted, 1_003, 400)
+        assert less["system"] >= 400 and 500 < less["tool_results"] < 600
+        for total in (0, 1, 100, 700, 1_403, 5_000):
+            assert sum(reconciled(counted, total, 400).values()) == total
+        assert reconciled(counted, 500, 400)["tool_results"] > 0  # the hidden part is at most half of what is too small
 
 
 class TestPreview:
@@ -271,6 +290,38 @@ class TestPreview:
                 done = await (await store.session("work")).compact(3_000)
             assert (done.tokens_before, done.tokens_after) == (previews[1].tokens_before, previews[1].tokens_after)
             assert done.report is not None and done.report.told == previews[1].pivot
+
+        run(work())
+
+    def test_does_not_depend_on_those_before_it(self, tmp_path: Path) -> None:
+        """What is read for a preview is used again."""
+
+        async def work() -> None:
+            async def preview(inspection: Inspection, id: str, budget: int) -> CompactionPreview:
+                return msgspec.structs.replace(await inspection.preview(id, budget), seconds=0)
+
+            url = await stored(tmp_path / "s.db")
+            async with await open_store(url) as store:
+                await (await store.session("long")).save(body(60))
+            for id in ("work", "long"):
+                alone: list[CompactionPreview] = []
+                for budget in (3_000, 100_000, 2_000, 20, 2_500):
+                    async with await open_inspection(url) as inspection:
+                        alone.append(await preview(inspection, id, budget))
+                async with await open_inspection(url) as inspection:
+                    await inspection.session(id)
+                    together = [await preview(inspection, id, budget) for budget in (3_000, 100_000, 2_000, 20, 2_500)]
+                    assert together == alone
+                    async with await open_store(url) as store:
+                        await (await store.session(id)).append([{"role": "user", "content": "One more. " * 50}])
+                    assert (await preview(inspection, id, 2_500)).tokens_before > alone[-1].tokens_before
+
+        run(work())
+
+    def test_of_a_transcript_says_what_it_starts_from(self, tmp_path: Path) -> None:
+        async def work() -> None:
+            async with await open_inspection(claude_code(tmp_path / "cc.jsonl")) as inspection:
+                assert "all messages of the file" in (await inspection.preview("cc", 1_000)).note
 
         run(work())
 
@@ -312,3 +363,29 @@ class TestList:
                     await inspection.session("missing")
 
         run(work())
+
+
+def test_who_stops_to_follow_does_not_interrupt_a_query(tmp_path: Path) -> None:
+    """A store closes a connection whose query was interrupted, and logs that as an error."""
+
+    async def work() -> None:
+        async with await open_inspection(await stored(tmp_path / "s.db")) as inspection:
+            began, ended, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+            listed = inspection.directory.listed
+
+            async def slow() -> Any:
+                began.set()
+                await go_on.wait()
+                found = await listed()
+                ended.set()
+                return found
+
+            inspection.directory.listed = slow  # type: ignore[method-assign]
+            following = asyncio.ensure_future(anext(inspection.changes()))
+            await began.wait()
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            go_on.set()
+            await asyncio.wait_for(ended.wait(), 60)
+
+    run(work())

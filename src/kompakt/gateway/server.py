@@ -337,4 +337,4 @@ def client_settings(settings: GatewayConfig, base: str) -> Iterator[str]:
                 comment = clients if address_base == base else f"{clients}; upstream {name}"
                 yield f"{variable}={address}  # {comment}"
         if "openai" in protocols:
-            yield f"# Codex, opencode, pi: set the base URL of a provider in their configuration to {address_base}/v1"
+            yield f"# Codex, opencode, pi: base URL in their settings: {address_base}/v1"

@@ -3,7 +3,8 @@
 The supervisor accepts connections and passes them to its workers in turn, over a socket pair per worker. Workers that
 accept from one shared socket by themselves are loaded unevenly: whichever wakes first takes all pending connections,
 and agents keep a connection for a whole session. With a listening socket per worker, a worker that ends takes the
-connections in its queue along. Here a connection belongs to the supervisor until a worker that is ready gets it.
+connections in its queue along. Here a connection belongs to the supervisor until a worker has confirmed that it has it;
+the connections that a worker had not confirmed when it died go to another one.
 
 A worker is ``kompakt serve`` with the variable ``KOMPAKT_WORKER``. It shares nothing with the others but the store, so
 the rules of replicas apply: any worker may serve any request of a conversation.
@@ -43,8 +44,8 @@ COMMAND = (sys.executable, "-P", "-m", "kompakt", "serve")
 
 _CONNECTION, _RETIRE, _STOP = b"c", b"r", b"s"
 """Messages to a worker. A connection comes with its file descriptor."""
-_READY = b"1"
-"""Message of a worker that accepts connections."""
+_READY, _TAKEN = b"1", b"t"
+"""Messages of a worker: it accepts connections, it has the oldest connection that it had not confirmed."""
 
 START_TIMEOUT = 60.0
 """Seconds for a worker to become ready."""
@@ -60,7 +61,10 @@ STOP_MARGIN = 10.0
 """Seconds beyond ``drain`` after which a worker that does not stop is killed."""
 
 _PAUSE = 0.01
-"""Seconds to wait when no worker can take a connection."""
+"""Seconds to wait when no worker can take a connection, or the supervisor no confirmation."""
+
+_CONFIRMATIONS = 4_096
+"""Confirmations that the supervisor reads at once."""
 
 
 class WorkerAssignment(msgspec.Struct, frozen=True):
@@ -100,6 +104,7 @@ class WorkerChannel:
         self._socket = socket.socket(fileno=assigned.channel)
         self._socket.setblocking(False)
         self._serve, self._retire, self._stop = serve, retire, stop
+        self._unconfirmed = 0
 
     def open(self) -> None:
         """Report that the worker is ready, and receive from now on."""
@@ -115,6 +120,8 @@ class WorkerChannel:
             except OSError:
                 message, files = b"", []
             if message == _CONNECTION and files:
+                self._unconfirmed += 1
+                self._confirm()
                 self._serve(socket.socket(fileno=files[0]))
             elif message == _RETIRE:
                 self._retire()
@@ -122,6 +129,17 @@ class WorkerChannel:
                 self.close()
                 self._stop()
                 return
+
+    def _confirm(self) -> None:
+        """Confirm connections before anything is read from them; later if the supervisor does not read now."""
+        if self._socket.fileno() < 0:
+            return
+        try:
+            self._unconfirmed -= self._socket.send(_TAKEN * self._unconfirmed) if self._unconfirmed else 0
+        except BlockingIOError:
+            asyncio.get_running_loop().call_later(_PAUSE, self._confirm)
+        except OSError:  # the supervisor is gone, which the next message says
+            return
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:
@@ -138,6 +156,43 @@ class _Worker:
     def __init__(self, number: int, file: int, process: asyncio.subprocess.Process, channel: socket.socket) -> None:
         self.number, self.file, self.process, self.channel = number, file, process, channel
         self.ready_at = 0.0
+        self._unconfirmed: deque[socket.socket] = deque()
+        self._is_open = False
+
+    def open(self) -> None:
+        """Read what the worker confirms from now on."""
+        self._is_open = True
+        asyncio.get_running_loop().add_reader(self.channel, self._read_confirmations)
+
+    def pass_on(self, connection: socket.socket) -> bool:
+        """Pass a connection to the worker; false if that is not possible. It stays open here until it is confirmed."""
+        if not self.send(_CONNECTION, connection):
+            return False
+        self._unconfirmed.append(connection)
+        return True
+
+    def _read_confirmations(self) -> bool:
+        """Close the connections that the worker has; false if it confirms nothing more."""
+        try:
+            confirmed = len(self.channel.recv(_CONFIRMATIONS))
+        except BlockingIOError:
+            return False
+        except OSError:
+            confirmed = 0
+        if not confirmed:  # the worker ended
+            asyncio.get_running_loop().remove_reader(self.channel)
+        for _ in range(min(confirmed, len(self._unconfirmed))):
+            self._unconfirmed.popleft().close()
+        return confirmed > 0
+
+    def close(self) -> list[socket.socket]:
+        """Close the channel of a worker that ended; return the connections that it did not confirm."""
+        while self._is_open and self._read_confirmations():
+            pass
+        if self._is_open:
+            asyncio.get_running_loop().remove_reader(self.channel)
+        self.channel.close()
+        return list(self._unconfirmed)
 
     def send(self, message: bytes, connection: socket.socket | None = None) -> bool:
         """Send a message; false if the worker is gone or does not read."""
@@ -250,6 +305,7 @@ class Supervisor:
             async with asyncio.timeout(START_TIMEOUT):
                 if await loop.sock_recv(worker.channel, 1) == _READY:
                     worker.ready_at = loop.time()
+                    worker.open()
                     return True
         except TimeoutError:
             _log.error("worker %d was not ready within %g seconds", worker.number, START_TIMEOUT, extra=_named(worker))
@@ -276,7 +332,8 @@ class Supervisor:
         code = await worker.process.wait()
         self._running.discard(worker)
         self._turns = deque(one for one in self._turns if one is not worker)
-        worker.channel.close()
+        for connection in worker.close():
+            self._watch(asyncio.create_task(self._deliver(connection)))
         forget_process(self._metrics, worker.file)
         if self._stop.is_set() or self._current.get(worker.number) is not worker:
             return
@@ -346,16 +403,23 @@ class Supervisor:
                 _log.error("cannot accept connections: %s", error.strerror or error)
                 await asyncio.sleep(1)
                 continue
-            with connection:
-                while not self._pass_on(connection):
-                    await asyncio.sleep(_PAUSE)
+            await self._deliver(connection)
+
+    async def _deliver(self, connection: socket.socket) -> None:
+        """Pass a connection to a worker as soon as one can take it."""
+        try:
+            while not self._pass_on(connection):
+                await asyncio.sleep(_PAUSE)
+        except asyncio.CancelledError:
+            connection.close()
+            raise
 
     def _pass_on(self, connection: socket.socket) -> bool:
         """Pass a connection to the next worker that can take it; false if there is none."""
         for _ in range(len(self._turns)):
             worker = self._turns[0]
             self._turns.rotate(-1)
-            if worker.send(_CONNECTION, connection):
+            if worker.pass_on(connection):
                 return True
         return False
 

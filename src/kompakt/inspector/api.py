@@ -20,7 +20,7 @@ from kompakt.inspector import openapi
 from kompakt.inspector.access import read_json
 from kompakt.inspector.assets import load_assets
 from kompakt.inspector.errors import InspectorError, as_answer
-from kompakt.model.json import encode
+from kompakt.model.json import encode, prepare
 from kompakt.view.compactions import MAX_REMOVED
 from kompakt.view.directories import MissingSession
 from kompakt.view.inspection import Inspection
@@ -80,11 +80,17 @@ class InspectorApi:
     """The ASGI application below the prefix."""
 
     def __init__(
-        self, admit: Admission, *, prefix: str = PREFIX, is_stopping: Callable[[], bool] = lambda: False
+        self,
+        admit: Admission,
+        *,
+        prefix: str = PREFIX,
+        has_login: bool = False,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._admit = admit
         self._is_stopping = is_stopping
         self._prefix = prefix
+        self._has_login = has_login
         self._streams = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -145,7 +151,7 @@ class InspectorApi:
         match path:
             case ["openapi.json"]:
                 _only(request, "GET")
-                return _json(openapi.document(self._prefix))
+                return _json(openapi.document(self._prefix, has_login=self._has_login))
             case ["events"]:
                 _only(request, "GET")
                 return self._events(inspection, None)
@@ -297,3 +303,6 @@ def _error(error: InspectorError) -> Response:
     return Response(
         data, status_code=error.status, media_type="application/json", headers={"cache-control": "no-store"}
     )
+
+
+prepare(PreviewRequest, InspectorAction)

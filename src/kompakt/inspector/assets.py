@@ -10,6 +10,11 @@ from typing import NamedTuple
 
 PAGE = "index.html"
 
+_SCRIPT = b'<script type="module"'
+
+_NOT_PRELOADED = ("app.js", "offline.js")
+"""The page names the first itself; only exported files have the second."""
+
 _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -36,11 +41,17 @@ class Assets(NamedTuple):
     version: str
 
     def page(self) -> bytes:
-        """Return the page. Its files are addressed below the version, so that browsers can keep them."""
+        """Return the page. Its files are addressed below the version, so that browsers can keep them.
+
+        It names all modules, so that a browser asks for them at once and not as it finds them, one after the other.
+        """
         page = self.files.get(PAGE)
         if page is None:
             return b"<!doctype html><title>kompakt</title><p>The files of the inspector are not installed."
-        return page.data.replace(b'"static/', f'"static/{self.version}/'.encode())
+        modules = sorted(name for name in self.files if name.endswith(".js") and name not in _NOT_PRELOADED)
+        links = "\n".join(f'<link rel="modulepreload" href="static/{name}">' for name in modules)
+        data = page.data.replace(_SCRIPT, links.encode() + b"\n" + _SCRIPT)
+        return data.replace(b'"static/', f'"static/{self.version}/'.encode())
 
 
 @cache

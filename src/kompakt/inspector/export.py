@@ -93,7 +93,8 @@ async def _collect(inspection: Inspection, session: str | None) -> JsonObject:
 async def _content(inspection: Inspection, detail: SessionDetail) -> JsonObject:
     id = detail.row.id
     growth = await inspection.growth(id)
-    first = max(0, (await inspection.messages(id, limit=1)).total - MAX_MESSAGES)
+    whole = await inspection.messages(id, limit=1)
+    first = max(0, whole.total - MAX_MESSAGES)
     rows: list[MessageRow] = []
     texts: dict[str, JsonObject] = {}
     while page := (await inspection.messages(id, start=first + len(rows), limit=_PAGE)).rows:
@@ -115,6 +116,7 @@ async def _content(inspection: Inspection, detail: SessionDetail) -> JsonObject:
         "growth": msgspec.to_builtins(growth),
         "context": msgspec.to_builtins(await inspection.context(id)),
         "rows": msgspec.to_builtins(rows),
+        "notes": whole.notes,
         "texts": texts,
         "compactions": msgspec.to_builtins(compactions),
         "steps": {str(number): _step(await inspection.step(id, number), sizes) for number in chosen},

@@ -42,8 +42,9 @@ _ERROR: Json = {
 }
 
 
-def document(prefix: str) -> Json:
-    """Return the OpenAPI document of the API below a prefix."""
+def document(prefix: str, *, has_login: bool = False) -> Json:
+    """Return the OpenAPI document of the API below a prefix; a gateway has a login."""
+    paths = {**_paths(), **(_LOGIN if has_login else {})}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -51,7 +52,7 @@ def document(prefix: str) -> Json:
             "version": __version__,
             "description": "What a session consists of, what its compactions removed, and what one would remove.",
         },
-        "paths": {f"{prefix}/api{path}": operations for path, operations in _paths().items()},
+        "paths": {f"{prefix}/api{path}": operations for path, operations in paths.items()},
         "components": {"schemas": {**_SCHEMAS, "Error": _ERROR}},
     }
 
@@ -150,6 +151,7 @@ _PATHS: dict[str, Json] = {
 }
 _ERRORS = {
     "400": "The request is invalid.",
+    "401": "The gateway requires a key.",
     "403": "The request has no token, or comes from another site.",
     "404": "There is no such session, message, step or compaction.",
     "409": "The session was changed by another writer, or does not fit the budget.",
@@ -211,6 +213,33 @@ def _failures(*, is_post: bool) -> Json:
 
 def _content(schema: Json) -> Json:
     return {"application/json": {"schema": schema}}
+
+
+_LOGIN: Json = {
+    "/login": {
+        "post": {
+            **_described(
+                "Log in.",
+                None,
+                None,
+                (),
+                {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["key"],
+                    "properties": {"key": {"type": "string"}},
+                },
+            ),
+            "responses": {
+                "200": {
+                    "description": "The key is in a cookie from now on.",
+                    "content": _content({"type": "object"}),
+                },
+                **_failures(is_post=True),
+            },
+        }
+    }
+}
 
 
 def _number(least: int, most: int | None = None) -> Json:

@@ -83,6 +83,7 @@ class Redaction:
             text["total"] = len(text["text"])
         return {
             "texts": texts,
+            "notes": content["notes"],
             "compactions": {self._named("c", id): self._value("", one) for id, one in content["compactions"].items()},
             "steps": {number: self._value("", one) for number, one in content["steps"].items()},
             **{name: self._value("", content[name]) for name in ("detail", "growth", "context", "rows")},

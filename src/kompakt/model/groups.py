@@ -37,12 +37,10 @@ class Pairing(Generic[Owner]):
 
     def begin_run(self) -> None:
         """Start another answer of the model; open calls keep waiting."""
-        run = self._run
-        if run:
-            for call_id, owners in run.items():
-                if owners:
-                    self._waiting.setdefault(call_id, deque()).extend(owners)
-            run.clear()
+        if self._run:
+            for call_id, owners in self._run.items():
+                self._waiting.setdefault(call_id, deque()).extend(owners)
+            self._run.clear()
 
     def expect(self, call_id: str, owner: Owner) -> None:
         """Register a call."""
@@ -57,7 +55,7 @@ class Pairing(Generic[Owner]):
         """Return the owner of the call that this result answers, and mark it as answered."""
         owners = self._run.get(call_id)
         if owners:
-            return owners.pop(0)
+            return owners.pop(0) if len(owners) > 1 else self._run.pop(call_id)[0]
         waiting = self._waiting.get(call_id)
         return waiting.popleft() if waiting else None
 

@@ -80,34 +80,59 @@ def candidates(chain: bytes) -> Iterator[str]:
 
 def digest(message: Message) -> bytes:
     """Hash one message in its canonical form: its role, then each text of its parts after the length in bytes."""
-    data = message.role.encode()
+    hashed = _EMPTY.copy()
+    hashed.update(_ascii_form(message) or _form(message))
+    return hashed.digest()
+
+
+def _ascii_form(message: Message) -> bytes:
+    """Return the canonical form of a message whose parts are plain and in ASCII, as most are; empty for others.
+
+    Putting it together as text and encoding it once is faster than ``_form``, which works for all.
+    """
+    form: str = message.role
     for part in message.parts:
         if type(part) is Text:
-            data += _TEXT + _measured(part.text)
+            one = part.text
+            if not one.isascii():
+                return b""
+            length = len(one)
+            form = f"{form}{_TEXT}{_LENGTHS[length] if length < _MANY else _length(length)}{one}"
         elif type(part) is ToolResult and not part.media:
-            data += _RESULT + _measured(part.call_id) + _measured(part.output)
+            one, two = part.call_id, part.output
+            if not (one.isascii() and two.isascii()):
+                return b""
+            length = len(two)
+            number = _LENGTHS[length] if length < _MANY else _length(length)
+            form = f"{form}{_RESULT}{_length(len(one))}{one}{number}{two}"
         elif type(part) is ToolCall and type(part.input) is str:
-            data += _CALL + _measured(part.id) + _measured(part.name) + _measured(part.input)
+            one, two, three = part.id, part.name, part.input
+            if not (one.isascii() and two.isascii() and three.isascii()):
+                return b""
+            form = f"{form}{_CALL}{_length(len(one))}{one}{_length(len(two))}{two}{_length(len(three))}{three}"
         else:
-            data += b"".join(map(_measured, _canonical(part)))
-    hashed = _EMPTY.copy()
-    hashed.update(data)
-    return hashed.digest()
+            return b""
+    return form.encode("latin-1")
+
+
+def _form(message: Message) -> bytes:
+    return message.role.encode() + b"".join([_measured(text) for part in message.parts for text in _canonical(part)])
 
 
 def _measured(text: str) -> bytes:
     """Return the bytes of a text after their number."""
-    try:
-        data = text.encode()
-    except UnicodeEncodeError:
-        data = text.encode("utf-8", "surrogatepass")
-    length = len(data)
-    return (_LENGTHS[length] if length < _MANY else length.to_bytes(8, "big")) + data
+    data = text.encode("utf-8", "surrogatepass")
+    return len(data).to_bytes(8, "big") + data
+
+
+def _length(length: int) -> str:
+    """Return a length in eight characters, one for each byte."""
+    return _LENGTHS[length] if length < _MANY else length.to_bytes(8, "big").decode("latin-1")
 
 
 _MANY = 1_024
-_LENGTHS = [length.to_bytes(8, "big") for length in range(_MANY)]
-_TEXT, _RESULT, _CALL = map(_measured, ("text", "result", "call"))
+_LENGTHS = [length.to_bytes(8, "big").decode("latin-1") for length in range(_MANY)]
+_TEXT, _RESULT, _CALL = (f"{_length(len(kind))}{kind}" for kind in ("text", "result", "call"))
 
 
 def _canonical(part: Part) -> tuple[str, ...]:

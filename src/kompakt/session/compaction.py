@@ -13,7 +13,9 @@ interrupted continues after its last stage.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import operator
 import time
 from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
@@ -24,7 +26,7 @@ import msgspec
 
 from kompakt import api
 from kompakt.engine.compaction import report as reports
-from kompakt.engine.compaction.compact import CompactionOrder, Outcome, proceed
+from kompakt.engine.compaction.compact import CompactionOrder, Outcome, proceed, run_sync
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.compaction.report import Report, Step, build_report
 from kompakt.engine.context.context import Context
@@ -34,13 +36,22 @@ from kompakt.engine.strategies import Strategy, Summarization
 from kompakt.errors import Conflict, DoesNotFit
 from kompakt.model.budget import Budget
 from kompakt.model.groups import safe_cuts
+from kompakt.model.json import prepare
 from kompakt.model.messages import Marker, Message, Text
 from kompakt.model.phrases import ASSISTANT_LINE, RESUME_PROMPT, resume_note
+from kompakt.model.references import digest
 from kompakt.model.tokens import Counter, Tokenizer, count
 from kompakt.session.lock import hold
 from kompakt.session.reader import ResumedSession, SessionReader, mid_step, project_session, resume_session
 from kompakt.session.rows import Draft, RowCodec
-from kompakt.session.timeline import RECOVERABLE, CompactionFailure, PreparedCompaction, ViewEntry, build_record
+from kompakt.session.timeline import (
+    RECOVERABLE,
+    CompactionFailure,
+    CompactionRecord,
+    PreparedCompaction,
+    ViewEntry,
+    build_record,
+)
 from kompakt.store.records import Fence, Head, StoredRow
 from kompakt.wire.registry import WIRES
 
@@ -118,13 +129,36 @@ async def compact(session: Session, options: CompactionOptions, fence: Fence) ->
         except DoesNotFit as error:
             _log.warning("session %r not compacted: %s", session.id, error)
             dropped = tuple(seq for seq, marker in now.markers.items() if marker.auto)
-            failure = CompactionFailure(reason=str(error)[:MAX_FAULT], markers=dropped)
-            await session.do(lambda _, failure=failure: [failure])
+            await record_failure(session, error, markers=dropped)
             raise
         if not prepared.changed:
             return staged or unchanged(reader, tokens)
         if await commit(session, prepared, reader, fence):
             return _with_stages(announce(prepared), staged)
+    raise _changed_too_often(session)
+
+
+async def compact_served(session: Session, options: CompactionOptions, fence: Fence) -> SessionCompaction:
+    """Compact a session that a gateway records, if that is due or has a reason.
+
+    No row is added: the rows are the messages of the client.
+
+    Raises:
+        DoesNotFit: what must stay is larger than the budget.
+        Conflict: the session changed during every attempt.
+    """
+    waits = options.summarizer is not None or policy_named(options.policy).awaits
+    for _ in range(TRIES):
+        reader = await session.reader()
+        now = await resume_session(reader, model=options.model, tokenizer=options.tokenizer)
+        tokens = now.context.projected_tokens
+        if options.reason is None and not budget_of(now, options).due(tokens):
+            return unchanged(reader, tokens)
+        preparing = prepare_from(reader, now, options, {})
+        prepared = await (preparing if waits else asyncio.to_thread(run_sync, preparing, may_wait=False))
+        record = msgspec.structs.replace(prepared.record, auto=False)
+        if await _commit_event(session, record, reader, fence):
+            return announce(prepared)
     raise _changed_too_often(session)
 
 
@@ -316,6 +350,8 @@ class EngineRun(NamedTuple):
     tokens_before: int
     resume: str | None
     """Text of the message that asks the agent to continue, if it may be added."""
+    replayed: bool
+    """Whether the session was compacted from its messages, so that its own context is unchanged."""
 
 
 async def run_engine(
@@ -326,7 +362,7 @@ async def run_engine(
     *,
     triggered: bool = False,
 ) -> EngineRun:
-    """Run the policy on a session as it was read. The context of the session changes; the store is not used.
+    """Run the policy on a session as it was read. Its context changes unless ``replayed``; the store is not used.
 
     Raises:
         DoesNotFit: what must stay is larger than the budget.
@@ -340,8 +376,9 @@ async def run_engine(
     spare = _repair_tokens(session) + (resume_tokens(order.counter, resume) if resume else 0)
     order = msgspec.structs.replace(order, spare=spare)
     replays = auto and reader.timeline.pivot is None and "resume" not in session.kinds
+    replayed = replays and order.budget.due(session.context.tokens)
     outcome = await proceed(session.context, session.history, order, forced=not triggered, replays=replays)
-    return EngineRun(outcome, order, before, resume)
+    return EngineRun(outcome, order, before, resume, replayed)
 
 
 def budget_of(session: ResumedSession, options: CompactionOptions) -> Budget:
@@ -477,15 +514,21 @@ def _covers_to(session: ResumedSession, kept: list[SavedMessage], reader: Sessio
     return max([*hidden, pivot.covers_to if pivot is not None else 0])
 
 
-async def record_compaction(session: Session, context: Context, report: Report) -> bool:
+async def record_failure(session: Session, error: DoesNotFit, *, markers: tuple[int, ...] = ()) -> None:
+    """Record that a compaction failed; ``markers`` are automatic requests that are dropped with it."""
+    failure = CompactionFailure(reason=str(error)[:MAX_FAULT], markers=markers)
+    await session.do(lambda _: [failure])
+
+
+async def record_compaction(session: Session, context: Context, report: Report, stored: Sequence[Message]) -> bool:
     """Record what was made of a session's messages outside of it, so that it shows what the model sees.
 
-    ``context`` has all messages of the session. If the session has others, nothing is recorded, and false is returned.
+    ``stored`` are all messages of the session. If it has others, nothing is recorded, and false is returned. Those of
+    ``context`` differ from them after a repair; what the repair wrote and the model sees is inserted.
     The record has neither marker nor summary row: nobody asked for it, and the next compaction is not made from it.
     """
     state, kept = save_context(context)
-    visible = {one.index for one in kept}
-    hidden = max((index for index in range(len(context.messages)) if index not in visible), default=None)
+    places = _stored_places(context.messages, stored)
     report = msgspec.structs.replace(report, actions=())
     recorded = False
 
@@ -494,16 +537,21 @@ async def record_compaction(session: Session, context: Context, report: Report) 
         reader = await session.reader()
         codec, seqs = reader.codec, await reader.message_rows()
         draft = Draft(reader.head, codec)
-        recorded = len(seqs) == len(context.messages)
+        recorded = len(seqs) == len(stored)
         if recorded:
-            view = [_entry_of(seqs[one.index], one.instead, one, codec) for one in kept]
+            view: list[ViewEntry] = []
+            for one in kept:
+                place = places.get(one.index)
+                seq = _inserted(draft, context.messages[one.index]) if place is None else seqs[place]
+                view.append(_entry_of(seq, one.instead, one, codec))
+            visible = {one.seq for one in view}
             draft.add_event(
                 build_record(
                     [msgspec.structs.replace(one, item=codec.cleaned(one.item)) for one in view],
                     msgspec.convert(codec.cleaned(msgspec.to_builtins(state)), SavedContext),
                     msgspec.convert(codec.cleaned(msgspec.to_builtins(report)), Report),
-                    covers_to=0 if hidden is None else seqs[hidden],
-                    tip=reader.head.rows,
+                    covers_to=max((seq for seq in seqs if seq not in visible), default=0),
+                    tip=draft.head.rows,
                     auto=True,
                 )
             )
@@ -511,6 +559,23 @@ async def record_compaction(session: Session, context: Context, report: Report) 
 
     await session.write(make)
     return recorded
+
+
+def _stored_places(messages: Sequence[Message], stored: Sequence[Message]) -> Mapping[int, int]:
+    """Return the place of each message among the stored ones; those that a repair wrote have none."""
+    if len(messages) == len(stored) and all(map(operator.eq, messages, stored)):
+        return dict(enumerate(range(len(stored))))
+    known: dict[bytes, deque[int]] = {}
+    for place, message in enumerate(stored):
+        known.setdefault(digest(message), deque()).append(place)
+    found = ((index, known.get(digest(message))) for index, message in enumerate(messages))
+    return {index: places.popleft() for index, places in found if places}
+
+
+def _inserted(draft: Draft, message: Message) -> int:
+    """Insert a row that is no message of the session; return its number."""
+    ((item, read),) = draft.codec.items([message])
+    return draft.add(item, read, kind="inserted")
 
 
 def is_auto(markers: Mapping[int, Marker]) -> bool:
@@ -544,6 +609,22 @@ async def commit(session: Session, prepared: PreparedCompaction, reader: Session
         if not stale:
             blocked = prepared.resume is not None and await _step_began(session, reader, head)
             add_compaction(draft, prepared, resume=None if blocked else prepared.resume)
+        return draft
+
+    await session.write(make, fence=fence)
+    return not stale
+
+
+async def _commit_event(session: Session, record: CompactionRecord, reader: SessionReader, fence: Fence) -> bool:
+    """Write a compaction without rows; false if an event was recorded since ``reader`` was made."""
+    stale = False
+
+    async def make(head: Head) -> Draft:
+        nonlocal stale
+        draft = Draft(head, reader.codec)
+        stale = is_stale(reader, head)
+        if not stale:
+            draft.add_event(record)
         return draft
 
     await session.write(make, fence=fence)
@@ -644,3 +725,6 @@ class CompactionPlan(NamedTuple):
                 return None
             prepared.record = msgspec.structs.replace(prepared.record, markers=tuple(markers))
             return announce(prepared) if await commit(session, prepared, self.reader, fence) else None
+
+
+prepare(SavedContext, Report)

@@ -337,9 +337,25 @@ async def resume_session(
     reader: SessionReader, *, model: str | None = None, tokenizer: Tokenizer | None = None
 ) -> ResumedSession:
     """Build the context of a session, counted by ``tokenizer``, else for ``model``, else for the session's model."""
+    return await resume_rows(reader, *await read_shown(reader), model=model, tokenizer=tokenizer)
+
+
+async def read_shown(reader: SessionReader) -> tuple[Frame | None, SessionRows]:
+    """Read what the model sees: the view of the newest compaction, and the rows after it."""
     pivot = reader.timeline.pivot
     frame = await reader.frame(pivot) if pivot is not None else None
-    rows = await reader.view(frame, after=pivot.tip if pivot is not None else 0)
+    return frame, await reader.view(frame, after=pivot.tip if pivot is not None else 0)
+
+
+async def resume_rows(
+    reader: SessionReader,
+    frame: Frame | None,
+    rows: SessionRows,
+    *,
+    model: str | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> ResumedSession:
+    """Build the context of a session from what ``read_shown`` returned, which can be used again."""
     envelope = history_of((), reader.head.format, reader.envelope)
     counter = counter_of(tokenizer, model or envelope.model).own()
     state = frame.state if frame else SavedContext()
@@ -393,7 +409,7 @@ def ledger_without(session: ResumedSession, seqs: Collection[int]) -> str:
     snapshot = context.snapshot()
     for group in list(context.live):
         if not any(session.seqs[index] in seqs for index in group.indices):
-            context.visibility.hide(group, "no longer shown")
+            context.visibility.hide((group,), "no longer shown")
     ledger = full_ledger(context, FULL_LEDGER)
     context.rollback(snapshot)  # a conflict may require a second draft from the same context
     return ledger

@@ -22,7 +22,7 @@ import msgspec
 from kompakt.engine.context.context import Annotation
 from kompakt.errors import InputError, StoreDamaged
 from kompakt.model.groups import is_request
-from kompakt.model.json import json_text
+from kompakt.model.json import json_text, prepare
 from kompakt.model.messages import History, Json, JsonObject, Marker, Message, Part, Text, ToolCall, ToolResult
 from kompakt.model.references import candidates, digest, linked
 from kompakt.model.tokens import Counter
@@ -301,6 +301,10 @@ class Draft:
         self._rows: list[StoredRow] = []
         self._events: list[StoredEvent] = []
         self._blobs: dict[str, bytes] = {}
+        self.notes: dict[str, bytes] = {}
+        """Notes of the session that are written with it."""
+        self.is_synced = True
+        """See ``Batch.synced``."""
 
     def add(self, item: Json, message: Message, *, kind: RowKind = "message") -> int:
         """Append a row; return its sequence number."""
@@ -342,7 +346,15 @@ class Draft:
         """Give each new message a free reference and return the batch."""
         rows = await self._named(records)
         self.change(touched=time.time())
-        return Batch(id or token_hex(16), self.head, rows, tuple(self._events), self._blobs)
+        return Batch(
+            id or token_hex(16),
+            self.head,
+            rows,
+            tuple(self._events),
+            self._blobs,
+            notes=self.notes,
+            synced=self.is_synced,
+        )
 
     async def _named(self, records: Records) -> tuple[StoredRow, ...]:
         wanted = {name for row in self._nameless() for name in islice(candidates(row.chain), _FIRST_LENGTHS)}
@@ -361,3 +373,6 @@ class Draft:
 
     def _nameless(self) -> Iterable[StoredRow]:
         return (row for row in self._rows if not row.name)
+
+
+prepare(Note)

@@ -44,7 +44,7 @@ from kompakt.session.rows import Draft, Redact, RowCodec, envelope_of
 from kompakt.session.timeline import LinkEvent, PinEvent, SessionEvent, Timeline
 from kompakt.session.undo import CompactionInfo
 from kompakt.store.codec import ValueCodec
-from kompakt.store.records import Batch, Fence, Head, Records, key_of
+from kompakt.store.records import LONGEST_NAME, Batch, Fence, Head, Records, key_of
 
 Payload = Json | History | Sequence[Message]
 """Messages of one provider: a request body, a list of messages, or a parsed ``History``."""
@@ -60,6 +60,9 @@ MIN_CHILD_TOKENS = 50
 
 _CONFLICTS = 200
 """How often a write is retried after another writer committed first."""
+
+_LOCK = "compaction"
+"""The lock under which a session is compacted."""
 
 _DROPS = 3
 """How often a commit is sent when the connection is lost. A batch is applied once, however often it is sent."""
@@ -194,6 +197,12 @@ class Session:
     async def verify(self) -> list[str]:
         """Recompute all derived values and list the differences; an empty list means the session is intact."""
         return await verify.verify(await self.reader())
+
+    async def is_served(self) -> bool:
+        """Return whether a gateway records the session for its client. Such a session has a label."""
+        name = label_name(self.id)
+        is_possible = self.id.isascii() and len(name) <= LONGEST_NAME
+        return is_possible and name in await self.records.notes(self.tenant, [name])
 
     # --- write ----------------------------------------------------------------------------------------------------
 
@@ -365,9 +374,36 @@ class Session:
         """Pin a text, so that it survives every compaction unchanged; or remove the pin."""
         if not text:
             raise UsageError("an empty text cannot be pinned")
-        await self.do(lambda reader: [PinEvent(text=reader.codec.cleaned(text), pinned=pinned)])
+        await self.change(lambda reader: [PinEvent(text=reader.codec.cleaned(text), pinned=pinned)])
 
-    async def do(self, events: Callable[[SessionReader], Sequence[SessionEvent]]) -> Timeline:
+    async def change(self, events: Callable[[SessionReader], Sequence[SessionEvent]]) -> None:
+        """Record events as ``do`` does, so that a gateway notices them."""
+        async with self.change_lock() as fence:
+            await self.do(events, fence=fence)
+
+    @asynccontextmanager
+    async def change_lock(self) -> AsyncGenerator[Fence | None]:
+        """Hold the lock for a change by a person, if a gateway records the session. The next request notices it.
+
+        Raises:
+            Busy: a compaction of the session did not end in time.
+        """
+        if not await self.is_served():
+            yield None
+            return
+        async with hold(self.records, self.key, _LOCK, patience=PATIENCE) as fence:
+            await self._mark()
+            yield fence
+
+    async def _mark(self) -> None:
+        """Mark the session as changed by a person: from now on its timeline decides what a gateway sends."""
+        await self.head()  # a deleted session gets no mark
+        await self.records.note(self.tenant, self.key, {changed_name(self.key): b"1"})
+        self._head = None
+
+    async def do(
+        self, events: Callable[[SessionReader], Sequence[SessionEvent]], *, fence: Fence | None = None
+    ) -> Timeline:
         """Record the events that ``events`` returns for the session as it is now; return the new timeline."""
 
         async def make(_: Head) -> Draft:
@@ -378,7 +414,7 @@ class Session:
             return draft
 
         self._head = None
-        await self.write(make)
+        await self.write(make, fence=fence)
         return (await self.reader()).timeline
 
     # --- compaction -----------------------------------------------------------------------------------------------
@@ -444,7 +480,10 @@ class Session:
             question=question,
             reason=reason,
         )
-        async with hold(self.records, self.key, "compaction", patience=patience) as fence:
+        async with hold(self.records, self.key, _LOCK, patience=patience) as fence:
+            if await self.is_served():
+                await self._mark()
+                return await compaction.compact_served(self, options, fence)
             return await compaction.compact(self, options, fence)
 
     async def apply(
@@ -456,7 +495,7 @@ class Session:
         patience: float = PATIENCE,
     ) -> SessionCompaction:
         """Run a strategy on what the model sees; the change is recorded, and undone, like a compaction."""
-        async with hold(self.records, self.key, "compaction", patience=patience) as fence:
+        async with hold(self.records, self.key, _LOCK, patience=patience) as fence:
             return await compaction.apply(self, strategy, fence, tokenizer=tokenizer, reason=reason)
 
     async def replace(
@@ -472,7 +511,10 @@ class Session:
     # --- time -----------------------------------------------------------------------------------------------------
 
     async def undo(self, id: str | None = None) -> str:
-        """Undo a compaction, or without an id the last compaction, revert or edit; return its description."""
+        """Undo a compaction and those after it, or without an id the last compaction, revert or edit.
+
+        Returns what was undone. A later compaction continues from an earlier one, so it cannot count without that.
+        """
         return await undo.undo(self, id)
 
     async def redo(self) -> str:
@@ -510,3 +552,16 @@ class Session:
         removed = await self.records.delete([self.key])
         self._head = None
         return bool(removed)
+
+
+# Note names are stored; do not change them.
+
+
+def label_name(session: str) -> str:
+    """Return the name of the note that holds the label of a session, which a gateway writes."""
+    return f"label {session}"
+
+
+def changed_name(key: str) -> str:
+    """Return the name of the note that marks a session, by its key, as changed by a person."""
+    return f"changed {key}"

@@ -17,7 +17,7 @@ import msgspec
 
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.pivot.saved_state import SavedContext
-from kompakt.model.json import encode
+from kompakt.model.json import encode, prepare
 from kompakt.model.messages import Json
 
 Span: TypeAlias = tuple[int, int]
@@ -294,3 +294,6 @@ def build_record(
 
 def frame_text(frame: Frame) -> str:
     return encode(msgspec.to_builtins(frame)).decode()
+
+
+prepare(Frame, SessionEvent)

@@ -73,21 +73,23 @@ def list_compactions(timeline: Timeline) -> list[CompactionInfo]:
 
 
 async def undo(session: Session, id: str | None) -> str:
-    """Undo a compaction, or the newest event that can be undone; return its description."""
+    """Undo a compaction with all newer ones, or the newest event that can be undone; return its description."""
     description = ""
 
     async def make(_: Head) -> Draft:
         nonlocal description
         reader = await session.reader()
-        recorded = _to_undo(reader.timeline, id)
+        newer, recorded = _to_undo(reader.timeline, id)
         draft = Draft(reader.head, reader.codec)
-        draft.add_event(UndoEvent(event=recorded.number))
+        for number in (*newer, recorded.number):
+            draft.add_event(UndoEvent(event=number))
         if type(recorded.event) is RevertEvent:
             await _restore_rows(draft, reader, recorded.event)
-        description = _described(recorded.event)
+        description = _described(recorded.event) + (f" and {len(newer)} newer" if newer else "")
         return draft
 
-    await session.write(make)
+    async with session.change_lock() as fence:
+        await session.write(make, fence=fence)
     return description
 
 
@@ -104,17 +106,19 @@ async def redo(session: Session) -> str:
         description = _described(taken)
         return [UndoEvent(event=undone.number)]
 
-    await session.do(events)
+    await session.change(events)
     return description
 
 
-def _to_undo(timeline: Timeline, id: str | None) -> RecordedEvent:
+def _to_undo(timeline: Timeline, id: str | None) -> tuple[list[int], RecordedEvent]:
+    """Return the event to undo, and the newer compactions that continue from it, newest first."""
     recorded = timeline.last_undoable() if id is None else timeline.compaction(id)
     if recorded is None:
         raise UsageError("there is nothing to undo" if id is None else f"there is no compaction {id!r} in the session")
     if recorded.number in timeline.undone:
         raise UsageError(f"compaction {id!r} has been undone already")
-    return recorded
+    later = [one.number for one, _ in timeline.compactions if one.number > recorded.number] if id is not None else []
+    return [number for number in reversed(later) if number not in timeline.undone], recorded
 
 
 async def _restore_rows(draft: Draft, reader: SessionReader, revert: RevertEvent) -> None:
@@ -183,7 +187,7 @@ async def edit_summary(session: Session, text: str, id: str | None) -> None:
             raise UsageError(f"there is no compaction {id!r} in the session" if id else "the session has no summary")
         return [EditEvent(compaction=id or pivot.id, text=reader.codec.cleaned(text))]
 
-    await session.do(events)
+    await session.change(events)
 
 
 # --- fork --------------------------------------------------------------------------------------------------------

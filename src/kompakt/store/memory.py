@@ -60,6 +60,7 @@ class MemoryRecords:
 
     async def commit(self, batch: Batch, *, seen: Head | None, fence: Fence | None = None) -> bool:
         key = batch.head.key
+        check_names(batch.notes)
         with self._guard:
             session = self._sessions.get(key)
             if session and batch.id in session.batches:
@@ -87,6 +88,7 @@ class MemoryRecords:
             session.blobs.add(hash)
         session.head = batch.head
         session.batches.add(batch.id)
+        self._note(tenant, key, batch.notes)
 
     async def rows(self, key: str, *, after: int = 0, upto: int, limit: int) -> list[StoredRow]:
         with self._guard:
@@ -127,13 +129,16 @@ class MemoryRecords:
         """Return ``None``: there is no index."""
         return None
 
-    async def note(self, tenant: str, key: str, notes: Mapping[str, bytes]) -> None:
+    async def note(self, tenant: str, key: str, notes: Mapping[str, bytes], *, synced: bool = True) -> None:
         check_names(notes)
         with self._guard:
-            kept = self._notes.setdefault(tenant, {})
-            new = {name: value for name, value in notes.items() if name not in kept}
-            kept |= new
-            self._noted.setdefault(key, set()).update((tenant, name) for name in new)
+            self._note(tenant, key, notes)
+
+    def _note(self, tenant: str, key: str, notes: Mapping[str, bytes]) -> None:
+        kept = self._notes.setdefault(tenant, {})
+        new = {name: value for name, value in notes.items() if name not in kept}
+        kept |= new
+        self._noted.setdefault(key, set()).update((tenant, name) for name in new)
 
     async def notes(self, tenant: str, names: Collection[str]) -> dict[str, bytes]:
         with self._guard:

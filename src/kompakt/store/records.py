@@ -22,6 +22,7 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 
 from kompakt.errors import UsageError
+from kompakt.model.json import prepare
 
 LONGEST_NAME = 200
 """Maximum number of characters in the name of a note."""
@@ -110,6 +111,11 @@ class Batch(msgspec.Struct, frozen=True):
     events: tuple[StoredEvent, ...] = ()
     blobs: dict[str, bytes] = {}
     """Packed blobs by hash; a blob that the tenant already has is not written again."""
+    notes: dict[str, bytes] = {}
+    """Notes of the session; see ``Records.note``."""
+    synced: bool = True
+    """Whether the commit waits for the disk. The end of a process never loses a commit. A failure of the machine may
+    lose one that does not wait, together with all later ones, until a commit that waits has returned."""
 
 
 class Fence(msgspec.Struct, frozen=True):
@@ -181,11 +187,11 @@ class Records(Protocol):
         """Return sequence numbers of rows with any of these words, best first; ``None`` if there is no index."""
         ...
 
-    async def note(self, tenant: str, key: str, notes: Mapping[str, bytes]) -> None:
+    async def note(self, tenant: str, key: str, notes: Mapping[str, bytes], *, synced: bool = True) -> None:
         """Write named values of a tenant in one transaction; an existing name keeps its first value.
 
         Notes belong to a session, which need not exist yet, and are deleted with it. An existing name stays with the
-        session it was first written for.
+        session it was first written for. For ``synced`` see ``Batch``.
 
         Raises:
             UsageError: a name is longer than 200 characters.
@@ -255,3 +261,6 @@ def used_blobs(batch: Batch) -> list[str]:
     """List the blobs a session uses after a batch: those in the batch and those its rows and events refer to."""
     referred = (hash for record in (*batch.rows, *batch.events) for hash in record.blobs)
     return list(dict.fromkeys((*batch.blobs, *referred)))
+
+
+prepare(Head, StoredRow, StoredEvent)

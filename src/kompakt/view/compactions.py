@@ -72,8 +72,9 @@ async def compaction_of(
     index: SessionIndex,
     point: ViewPoint,
     mark: CompactionMark,
+    hidden: int,
 ) -> CompactionView:
-    """Return one compaction with all items that it removed; ``mark`` has its sizes."""
+    """Return one compaction with all items that it removed; ``mark`` has its sizes, ``hidden`` as in ``StepSizes``."""
     before = await source.shown(moment, rows=point.tip, events=point.number - 1)
     own = await _summaries(source, moment, index, point)
     after = own or await source.shown(moment, rows=point.tip, events=point.number, edited=True)
@@ -104,8 +105,8 @@ async def compaction_of(
         budget=report.budget or None if report is not None else None,
         tokens_before=tokens_before,
         tokens_after=tokens_after,
-        by_kind_before=_by_kind(moment, before, tokens_before),
-        by_kind_after=_by_kind(moment, after, tokens_after),
+        by_kind_before=_by_kind(moment, before, tokens_before, hidden),
+        by_kind_after=_by_kind(moment, after, tokens_after, hidden),
         strategies=_strategies(report),
         failures=point.failures,
         pivot=lines,
@@ -159,6 +160,7 @@ def preview_of(planned: PlannedCompaction, index: SessionIndex, *, policy: str, 
         tokens_after=after.total,
         fits=planned.budget == 0 or after.total <= planned.budget,
         seconds=seconds,
+        note=planned.note,
         pivot=after.pivot if planned.due else "",
         removed=tuple(items),
         removed_count=len(every),
@@ -286,8 +288,8 @@ def _told(lines: Sequence[PivotLine]) -> dict[str, list[int]]:
     return told
 
 
-def _by_kind(moment: Moment, shown: ShownRequest, total: int) -> dict[str, int]:
-    sizes = request_sizes(moment, shown, total)
+def _by_kind(moment: Moment, shown: ShownRequest, total: int, hidden: int) -> dict[str, int]:
+    sizes = request_sizes(moment, shown, total, hidden)
     return {kind: sizes.get(kind, 0) for kind in KINDS}
 
 

@@ -13,7 +13,6 @@ import msgspec
 from kompakt import api, files
 from kompakt.errors import AmbiguousFormat, InputError, UsageError
 from kompakt.model.messages import History
-from kompakt.session.compaction import CompactionOptions, SessionCompaction
 from kompakt.session.session import Session
 from kompakt.session.store import Store
 from kompakt.store.records import Head
@@ -74,14 +73,6 @@ class Directory(Protocol):
         """
         ...
 
-    async def undo(self, session: Session, compaction: str | None) -> str:
-        """Undo a compaction, or the newest change; return its description."""
-        ...
-
-    async def compact(self, session: Session, options: CompactionOptions) -> SessionCompaction:
-        """Compact a session if the budget is exceeded."""
-        ...
-
     async def close(self) -> None:
         """Close what the directory opened."""
         ...
@@ -112,12 +103,6 @@ class StoreDirectory:
     async def writable(self, id: str) -> Session:
         await self.find(id)
         return await self._store.session(id)
-
-    async def undo(self, session: Session, compaction: str | None) -> str:
-        return await session.undo(compaction)
-
-    async def compact(self, session: Session, options: CompactionOptions) -> SessionCompaction:
-        return await session.compact(options.budget, policy=options.policy, instructions=options.instructions)
 
     async def close(self) -> None:
         await self._store.close()
@@ -196,12 +181,6 @@ class FileDirectory:
 
     async def writable(self, id: str) -> Session:
         await self.find(id)
-        raise UsageError(FILE_ONLY)
-
-    async def undo(self, session: Session, compaction: str | None) -> str:
-        raise UsageError(FILE_ONLY)
-
-    async def compact(self, session: Session, options: CompactionOptions) -> SessionCompaction:
         raise UsageError(FILE_ONLY)
 
     async def close(self) -> None:

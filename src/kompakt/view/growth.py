@@ -28,14 +28,20 @@ Sizes = dict[ContentKind, int]
 class StepSizes:
     """The tokens of every request of a session, by kind."""
 
-    def __init__(self, moment: Moment, index: SessionIndex, views: dict[str, Sizes], now: Sizes) -> None:
+    def __init__(
+        self,
+        source: Source,
+        moment: Moment,
+        index: SessionIndex,
+        views: dict[str, Sizes],
+        now: ShownRequest,
+        total: int,
+    ) -> None:
         self._moment = moment
         self._index = index
         self._views = views
         """Tokens by kind that each compaction shows, by its id."""
         self._fixed: Sizes = {"system": moment.system_tokens, "tools": moment.tools_tokens}
-        self.now = now
-        """Tokens of the next request."""
         self.states: list[ViewState] = []
         """The state of each step."""
         self.sizes: list[Sizes] = []
@@ -47,6 +53,12 @@ class StepSizes:
                 at += 1
             self.states.append(states[at])
             self.sizes.append(self.before(states[at], start))
+        self.billed = _billed(source, self.starts)
+        reported = ((usage.prompt, sizes) for usage, sizes in zip(self.billed, self.sizes, strict=True) if usage.prompt)
+        self.hidden = next((max(0, prompt - sum(sizes.values())) for prompt, sizes in reported), 0)
+        """Tokens of the system prompt and tools that a transcript does not contain, by its first reported request."""
+        self.now = request_sizes(moment, now, total, self.hidden)
+        """Tokens of the next request."""
 
     def before(self, state: ViewState, row: int) -> Sizes:
         """Return the tokens of a request before a row."""
@@ -75,48 +87,44 @@ async def sizes_of(source: Source, moment: Moment, index: SessionIndex, now: Sho
     for point in moment.points:
         shown = await source.shown(moment, rows=point.tip, events=point.number)
         views[point.id] = request_sizes(moment, shown, shown.total)
-    return StepSizes(moment, index, views, request_sizes(moment, now, total))
+    return StepSizes(source, moment, index, views, now, total)
 
 
-def request_sizes(moment: Moment, shown: ShownRequest, total: int) -> Sizes:
-    """Return the tokens of a request by kind. They add up to ``total``."""
+def request_sizes(moment: Moment, shown: ShownRequest, total: int, hidden: int = 0) -> Sizes:
+    """Return the tokens of a request by kind; see ``reconciled``."""
     sizes: Sizes = {"system": moment.system_tokens, "tools": moment.tools_tokens, "ledger": shown.pivot_tokens}
     for row in shown.rows:
         kind = kind_of(row.message)
         sizes[kind] = sizes.get(kind, 0) + row.tokens
-    return reconciled(sizes, total, rest="ledger" if shown.pivot else "system")
+    return reconciled(sizes, total, hidden, rest="ledger" if shown.pivot else "system")
 
 
-def reconciled(sizes: Sizes, total: int, *, rest: ContentKind = "system") -> Sizes:
-    """Make sizes add up to the size of the request.
+def reconciled(sizes: Sizes, total: int, hidden: int = 0, *, rest: ContentKind = "system") -> Sizes:
+    """Make sizes add up to ``total``, the size of the request.
 
     What is missing is counted as ``rest``: with a pivot, what is added around it; without one, a system prompt and
-    tools that a transcript does not contain. What is too much is taken from all kinds.
+    tools that a transcript does not contain. What is too much is taken from all kinds, in proportion. ``hidden`` is the
+    size of that system prompt and these tools: they do not shrink because an agent left out messages without a note.
     """
     counted = sum(sizes.values())
-    if counted <= total:
+    if not counted or counted + hidden <= total:
         return {**sizes, rest: sizes.get(rest, 0) + total - counted}
-    scaled: Sizes = {kind: size * total // counted for kind, size in sizes.items()}
+    kept = min(hidden, max(total - counted, total // 2))
+    scaled: Sizes = {kind: size * (total - kept) // counted for kind, size in sizes.items()}
     largest = max(scaled, key=lambda kind: scaled[kind])
-    scaled[largest] += total - sum(scaled.values())
-    return scaled
+    scaled[largest] += total - kept - sum(scaled.values())
+    return {**scaled, rest: scaled.get(rest, 0) + kept}
 
 
-def growth_of(
-    source: Source,
-    moment: Moment,
-    index: SessionIndex,
-    steps: StepSizes,
-    budget: Budget | None,
-) -> Growth:
+def growth_of(moment: Moment, index: SessionIndex, steps: StepSizes, budget: Budget | None) -> Growth:
     """Return the chart of a session with all of its points."""
-    billed = _billed(source, steps.starts)
+    billed = steps.billed
     points: list[GrowthPoint] = []
     previous, was = 0, None
     for number, (start, sizes, state) in enumerate(zip(steps.starts, steps.sizes, steps.states, strict=True), 1):
         usage = billed[number - 1]
         if usage.prompt:
-            sizes = reconciled(sizes, usage.prompt)
+            sizes = reconciled(sizes, usage.prompt, steps.hidden)
         total = sum(sizes.values())
         same = previous if was is None or was == _view(state) else steps_shared(sizes)
         cached = usage.cache_read if usage.prompt else min(same, total)
@@ -205,7 +213,7 @@ class SessionCost(msgspec.Struct, frozen=True):
     """USD; ``None`` if the price of the model is unknown."""
 
 
-def cost_of(source: Source, index: SessionIndex, steps: StepSizes, model: str | None) -> SessionCost:
+def cost_of(index: SessionIndex, steps: StepSizes, model: str | None) -> SessionCost:
     """Return the cost of a session: reported by the provider where it was, else estimated."""
     price = price_of(model) if model else None
     economy = Economy(Prices.of(price))
@@ -221,7 +229,7 @@ def cost_of(source: Source, index: SessionIndex, steps: StepSizes, model: str | 
         note = economy.rewrote if rewritten else economy.sent
         note(shown, total=max(shown, whole), output=output, **({"shared": shared} if rewritten else {}))
         was = _view(state)
-    reported = sum(_billed(source, steps.starts), Usage())
+    reported = sum(steps.billed, Usage())
     used = reported if reported.prompt else estimated
     saved = None if price is None else max(0.0, economy.untouched - economy.paid)
     return SessionCost(_classes(used, price, reported=bool(reported.prompt)), saved)

@@ -72,6 +72,8 @@ class SessionIndex:
         self.starts: list[int] = []
         """The first row of each answer."""
         self.title = ""
+        self.notes = 0
+        """Rows that kompakt added."""
         self._calls: dict[str, tuple[str, str]] = {}
         """Tool and subject of each call, by id."""
         self._watch = RunWatch()
@@ -133,6 +135,7 @@ class SessionIndex:
             )
             if not self.title and row.stored == "message" and speaks(message):
                 self.title = request_title(message)
+            self.notes += one.stored != "message" and not one.ref.startswith("m")
             self.places[one.kind].append(len(self.rows))
             for kind, sums in self.sums.items():
                 sums.append(sums[-1] + (one.tokens if kind == one.kind and is_conversation(one) else 0))

@@ -45,7 +45,6 @@ from kompakt.view.growth import (
     StepSizes,
     cost_of,
     growth_of,
-    request_sizes,
     selected,
     sizes_of,
 )
@@ -175,25 +174,23 @@ class InspectedSession:
     async def cost(self, moment: Moment) -> SessionCost:
         """Return what the session cost."""
         steps = await self.steps(moment)
-        return await self._once(
-            "cost", moment, lambda: asyncio.to_thread(cost_of, self.source, self.index, steps, moment.model)
-        )
+        return await self._once("cost", moment, lambda: asyncio.to_thread(cost_of, self.index, steps, moment.model))
 
     async def growth(self, moment: Moment, budget: Budget | None) -> Growth:
         """Return the chart with all of its points."""
         steps = await self.steps(moment)
         return await self._once(
-            "growth", moment, lambda: asyncio.to_thread(growth_of, self.source, moment, self.index, steps, budget)
+            "growth", moment, lambda: asyncio.to_thread(growth_of, moment, self.index, steps, budget)
         )
 
     async def compaction(self, moment: Moment, point: ViewPoint, budget: Budget | None) -> CompactionView:
         """Return a compaction with all items that it removed."""
-        growth = await self.growth(moment, budget)
+        growth, steps = await self.growth(moment, budget), await self.steps(moment)
         mark = next(one for one in growth.compactions if one.id == point.id)
         return await self._once(
             f"compaction {point.id}",
             moment,
-            lambda: compaction_of(self.source, moment, self.index, point, mark),
+            lambda: compaction_of(self.source, moment, self.index, point, mark, steps.hidden),
         )
 
     async def prepare(self, moment: Moment, budget: Budget | None, *, patience: float) -> bool:
@@ -230,16 +227,22 @@ class InspectedSession:
 
     def numbers(self) -> tuple[tuple[float, int, int], RowNumbers] | None:
         """Return the numbers for the list that are known, with their version."""
-        if self._version is None or "cost" not in self._values:
+        if self._version is None or not self.is_known:
             return None
-        cost: SessionCost = self._values["cost"]
-        return self._version, RowNumbers(len(self._values["steps"].starts), cost.saved, cost.cache.share)
+        cost, growth = self._values["cost"], self._values["growth"]
+        return self._version, RowNumbers(growth.steps, saved_tokens(growth), cost.saved, cost.cache.share)
+
+
+def saved_tokens(growth: Growth) -> int:
+    """Return what the compactions that count removed."""
+    return sum(max(0, (mark.before or 0) - (mark.after or 0)) for mark in growth.compactions if not mark.undone)
 
 
 class RowNumbers(NamedTuple):
     """Numbers in the list that take reading the whole session."""
 
     steps: int
+    tokens_saved: int
     money_saved: float | None
     cached: float | None
 
@@ -417,7 +420,9 @@ class Inspection:
         kept = self.cache.sessions.get(entry.key)
         try:
             session = kept or InspectedSession(await entry.open())
-            await session.cost(await session.moment())
+            moment = await session.moment()
+            await session.growth(moment, self._budget_of(moment.model))
+            await session.cost(moment)
             if (numbers := session.numbers()) is not None:
                 self.cache.costs.put(entry.key, numbers)
             if kept is None:
@@ -438,14 +443,13 @@ class Inspection:
             return await self._unfinished(id, session, moment, budget)
         status, cost = await session.status(moment), await session.cost(moment)
         growth = await session.growth(moment, budget)
-        saved = sum(max(0, (mark.before or 0) - (mark.after or 0)) for mark in growth.compactions if not mark.undone)
         row = self._detail_row(id, session, moment, budget, session.index.title)
         row = msgspec.structs.replace(
             row,
             messages=status.messages,
             steps=growth.steps,
             compactions=len(status.live),
-            tokens_saved=saved,
+            tokens_saved=saved_tokens(growth),
             money_saved=cost.saved,
             cached=cost.cache.share,
         )
@@ -481,7 +485,7 @@ class Inspection:
             model=moment.model,
             format=moment.envelope.format,
             window=budget.window if budget is not None else None,
-            messages=moment.rows,
+            messages=moment.messages,
             compactions=len(live),
             tokens_saved=sum(max(0, (one.tokens_before or 0) - (one.tokens_after or 0)) for one in live),
             last_activity=timestamp(moment.touched),
@@ -530,7 +534,8 @@ class Inspection:
         complete = index.is_complete(moment)
         total = len(places) if places is not None else len(index) if complete else moment.rows
         rows = await self._rows(session, moment, chosen)
-        return MessagePage(rows=rows, start=start, total=total, complete=complete)
+        messages, notes = moment.messages, index.notes if complete else 0
+        return MessagePage(rows=rows, start=start, total=total, messages=messages, notes=notes, complete=complete)
 
     async def _rows(
         self, session: InspectedSession, moment: Moment, chosen: Sequence[IndexedMessage]
@@ -645,14 +650,12 @@ class Inspection:
     async def context(self, id: str) -> ContextView:
         """Return what the next request consists of."""
         session, moment = await self._find(id)
-        await session.index.until(moment)
-        shown, status = await session.shown(moment), await session.status(moment)
-        sizes = request_sizes(moment, shown, status.tokens)
+        steps, shown = await session.steps(moment), await session.shown(moment)
         largest = sorted(shown.rows, key=lambda one: (-one.tokens, one.seq))[:MAX_LARGEST]
         chosen = [one for row in largest if (one := session.index.find(row.seq)) is not None]
         rows = {row.seq: row for row in await self._rows(session, moment, chosen)}
         budget = self._budget_of(moment.model)
-        return await asyncio.to_thread(context_of, moment, session.index, shown, sizes, budget, rows)
+        return await asyncio.to_thread(context_of, moment, session.index, shown, steps.now, budget, rows)
 
     async def compaction(self, id: str, cid: str, start: int = 0, limit: int = MAX_REMOVED) -> CompactionView:
         """Return one compaction; ``start`` and ``limit`` select a page of its removed items."""
@@ -742,7 +745,7 @@ class Inspection:
             case "pin" | "unpin":
                 return await self._pin(stored, session, asked)
             case "undo":
-                done = await self.directory.undo(stored, asked.compaction)
+                done = await stored.undo(asked.compaction)
                 return ActionResult(action="undo", changed=True, message=f"Undone: {done}.")
             case "redo":
                 done = await stored.redo()
@@ -786,8 +789,7 @@ class Inspection:
         policy = self._policy(asked.policy)
         moment = await session.moment()
         budget = self._budget(moment, asked.budget)
-        options = CompactionOptions(budget=budget, policy=policy, instructions=asked.text)
-        done = await self.directory.compact(stored, options)
+        done = await stored.compact(budget, policy=policy, instructions=asked.text)
         size = f"{done.tokens_before:,} tokens"
         if not done.changed:
             message = f"Nothing was compacted: {size} fit the budget."
@@ -819,27 +821,30 @@ class Inspection:
         """
         known: dict[str, tuple[object, ...]] | None = None
         while True:
-            now: dict[str, tuple[object, ...]] = {}
             began = time.monotonic()
-            try:
-                if id is None:
-                    entries = await self.directory.listed()
-                    now = {
-                        entry.id: (entry.version, self._is_counted(entry), not self._lacks(entry)) for entry in entries
-                    }
-                    last = {entry.id: entry.version[1] for entry in entries}
-                else:
-                    source = await self.directory.find(id)
-                    version = (await source.moment()).version
-                    opened = self.cache.sessions.get(source.key)
-                    now[id] = version, opened is not None and opened.is_known
-                    last = {id: version[1]}
-            except UsageError:  # there is no such session, or it was deleted meanwhile
-                last = {}
+            looking = asyncio.ensure_future(self._versions(id))
+            looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+            # A reader that leaves ends the iteration, not a query: an interrupted connection is lost to the store.
+            now, last = await asyncio.shield(looking)
             changed = [one for one in {**(known or {}), **now} if (known or {}).get(one) != now.get(one)]
             yield [] if known is None else [(one, last.get(one, 0)) for one in changed]
             known = now
             await asyncio.sleep(max(pause, 4 * (time.monotonic() - began)))  # a large store is read less often
+
+    async def _versions(self, id: str | None) -> tuple[dict[str, tuple[object, ...]], dict[str, int]]:
+        """Return what changes with one session or with all, and their last messages."""
+        now: dict[str, tuple[object, ...]] = {}
+        try:
+            if id is None:
+                entries = await self.directory.listed()
+                now = {entry.id: (entry.version, self._is_counted(entry), not self._lacks(entry)) for entry in entries}
+                return now, {entry.id: entry.version[1] for entry in entries}
+            source = await self.directory.find(id)
+            version = (await source.moment()).version
+        except UsageError:  # there is no such session, or it was deleted meanwhile
+            return {}, {}
+        opened = self.cache.sessions.get(source.key)
+        return {id: (version, opened is not None and opened.is_known)}, {id: version[1]}
 
     def _is_counted(self, entry: DirectoryEntry) -> bool:
         known = self.cache.rows.get(entry.key)

@@ -26,12 +26,21 @@ from kompakt.model.messages import History, Json, Message
 from kompakt.model.references import References
 from kompakt.model.tokens import PRIMING, Counter, counter_for, tool_tokens
 from kompakt.session.compaction import CompactionOptions, budget_of, run_engine
-from kompakt.session.reader import ResumedSession, SessionReader, project_session, resume_session
+from kompakt.session.reader import (
+    ResumedSession,
+    SessionReader,
+    SessionRows,
+    project_session,
+    read_shown,
+    resume_rows,
+    resume_session,
+)
 from kompakt.session.rows import StoredMessage, history_of
 from kompakt.session.session import Session
 from kompakt.session.timeline import (
     CompactionRecord,
     EditEvent,
+    Frame,
     RecordedEvent,
     RevertEvent,
     Span,
@@ -102,6 +111,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     version: tuple[float, int, int]
     rows: int
     """The last sequence number."""
+    messages: int
+    """Messages that count: without pivots, and without what was taken back."""
     envelope: History
     """System prompt, tools and model, without messages."""
     model: str | None
@@ -174,6 +185,8 @@ class PlannedCompaction(msgspec.Struct, frozen=True, kw_only=True):
     strategies: tuple[str, ...] = ()
     actions: tuple[Action, ...] = ()
     failures: tuple[str, ...] = ()
+    note: str = ""
+    """What the compaction starts from, if that is not the next request."""
 
 
 class Source(Protocol):
@@ -261,6 +274,10 @@ class StoredSource:
         self._moment: StoredMoment | None = None
         self._planning = asyncio.Lock()
         self._counter: Counter | None = None
+        self._read: tuple[Moment, Frame | None, SessionRows] | None = None
+        """What the model sees, as it is in the store; previews start from it."""
+        self._unchanged: tuple[Moment, ResumedSession, ShownRequest] | None = None
+        """The same as a context that no preview has changed."""
         self._resuming = asyncio.Lock()
         self._resumed: tuple[Moment, ResumedSession] | None = None
 
@@ -268,10 +285,10 @@ class StoredSource:
         head = await self.session.head()
         version = version_of(head)
         if self._moment is None or self._moment.version != version:
-            self._moment = self._read(await self.session.reader())
+            self._moment = self._moment_of(await self.session.reader())
         return self._moment
 
-    def _read(self, reader: SessionReader) -> StoredMoment:
+    def _moment_of(self, reader: SessionReader) -> StoredMoment:
         head, timeline = reader.head, reader.timeline
         envelope = history_of((), head.format, reader.envelope)
         states = _states(timeline)
@@ -279,6 +296,7 @@ class StoredSource:
             reader=reader,
             version=version_of(head),
             rows=head.rows,
+            messages=head.messages,
             envelope=envelope,
             model=envelope.model or self._model,
             counter=counter_for(envelope.model).own(),
@@ -313,7 +331,7 @@ class StoredSource:
         """Read what the model sees now, once."""
         async with self._resuming:
             if self._resumed is None or self._resumed[0] is not moment:
-                self._resumed = moment, await resume_session(self._reader(moment))
+                self._resumed = moment, await self._resume(moment)
             return self._resumed[1]
 
     async def status(self, moment: Moment) -> SessionStatus:
@@ -381,19 +399,29 @@ class StoredSource:
             reader = self._reader(moment)
             self._counter = self._counter or counter_for(moment.envelope.model).own()
             options = msgspec.structs.replace(options, tokenizer=self._counter)
-            resumed = await resume_session(reader, tokenizer=self._counter)
+            kept, self._unchanged = self._unchanged, None
+            known = kept if kept is not None and kept[0] is moment else None
+            resumed = known[1] if known is not None else await self._resume(moment, self._counter)
 
             def prepare() -> PlannedCompaction:
-                before = _shown(resumed)
+                before = known[2] if known is not None else _shown(resumed)
                 budget = budget_of(resumed, options)
                 if not budget.due(before.total) and not resumed.markers:
+                    self._unchanged = moment, resumed, before
                     return PlannedCompaction(before=before, after=before, budget=budget.trigger, due=False)
                 ran = run_sync(run_engine(reader, resumed, options, resumed.markers), may_wait=False)
-                context = ran.outcome.context
-                after = _request(context, resumed.seqs, resumed.altered, lambda: None)
+                self._unchanged = (moment, resumed, before) if ran.replayed else None
+                after = _request(ran.outcome.context, resumed.seqs, resumed.altered, lambda: None)
                 return _planned(before, after, budget.trigger, ran.outcome)
 
             return await asyncio.to_thread(prepare)
+
+    async def _resume(self, moment: Moment, counter: Counter | None = None) -> ResumedSession:
+        """Build the context of the session; its messages are read once for each version of it."""
+        reader, read = self._reader(moment), self._read
+        if read is None or read[0] is not moment:
+            self._read = read = moment, *await read_shown(reader)
+        return await resume_rows(reader, *read[1:], tokenizer=counter)
 
 
 def version_of(head: Head) -> tuple[float, int, int]:
@@ -534,7 +562,7 @@ class TranscriptSource:
                 since=run.start,
                 tip=run.start,
                 summary=run.start + 1,
-                at=self._times.get(run.start + 1),
+                at=next((at for seq, at in sorted(self._times.items()) if seq > run.start), None),
                 reason="by the agent",
                 policy=self.client or "",
             )
@@ -544,6 +572,7 @@ class TranscriptSource:
         self._moment = Moment(
             version=(modified, len(history), len(points)),
             rows=len(history),
+            messages=len(history),
             envelope=history.with_messages(()),
             model=history.model,
             counter=counter_for(history.model).own(),
@@ -661,4 +690,12 @@ class TranscriptSource:
         outcome = run_sync(compact_history(history, order), may_wait=False)
         after = _request(outcome.context, seqs, (), lambda: None)
         planned = _planned(before, after, order.budget.trigger, outcome)
-        return planned if outcome.context.differs else msgspec.structs.replace(planned, due=False)
+        due = planned.due and outcome.context.differs
+        return msgspec.structs.replace(planned, due=due, note=FROM_FILE if self._transcript is not None else "")
+
+
+FROM_FILE = (
+    "This compacts all messages of the file. The agent's own summaries, and the system prompt and tools that the file "
+    "does not contain, are not part of the sizes."
+)
+"""What the preview of a transcript says."""

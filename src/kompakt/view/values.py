@@ -184,6 +184,11 @@ class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[MessageRow, ...]
     start: int
     total: int
+    """Rows of the list, which also has pivots and messages that were taken back."""
+    messages: int
+    """Messages of the session, as everywhere."""
+    notes: int = 0
+    """Rows that kompakt added: pivots, and requests to continue."""
     complete: bool = True
     """Whether ``total`` is final; false while a long session is still being read."""
 
@@ -335,6 +340,8 @@ class CompactionPreview(msgspec.Struct, frozen=True, kw_only=True):
     tokens_after: int
     fits: bool
     seconds: float
+    note: str = ""
+    """What the compaction starts from, if that is not the next request."""
     pivot: str = ""
     """The text that the model would read in place of what is removed."""
     removed: tuple[RemovedItem, ...] = ()

@@ -67,7 +67,10 @@ def detect(payload: object, *, format: str | None = None, model: str | None = No
             raise AmbiguousFormat(f"the payload mixes formats ({evidence} contradicts the clues before it)", rest)
         candidates &= formats
     if not clues:
-        raise UnknownFormat("the payload has no field of a known provider's request; pass format=… if it is one")
+        raise UnknownFormat(
+            "the payload has no field of a known provider's request; if it is one, name its format (format=… in "
+            "Python, --format on the command line)"
+        )
     return _choose(candidates, model or _model_in(payload))
 
 

@@ -195,7 +195,7 @@ def test_all_actions_on_a_shared_store(name: str, tmp_path: Path) -> None:
     with Upstream(answering) as upstream, ExitStack() as stack:
         url = Place(name, tmp_path).url
         made = [stack.enter_context(gateway(upstream.url, store=url, context_window=60_000)) for _ in range(2)]
-        stage = Stage(upstream, made)
+        stage = Stage(upstream, made, url)
         answer, _ = stage.send("anthropic", 20)
         id = answer.headers["x-kompakt-session"]
         act(stage, id, "pin", text=PINNED)

@@ -82,7 +82,7 @@ def head(gate: Served, method: str, path: str, length: int, **headers: str) -> b
 
 
 def open_request(gate: Served, data: bytes) -> socket.socket:
-    line = socket.create_connection(("127.0.0.1", gate.port), timeout=10)
+    line = socket.create_connection(("127.0.0.1", gate.port), timeout=120)
     line.sendall(data)
     return line
 

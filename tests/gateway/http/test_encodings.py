@@ -43,7 +43,7 @@ class Stage:
 
     def post(self, format: str, content: bytes, encoding: str) -> httpx.Response:
         headers = {**HEADERS[format], "content-type": "application/json", "content-encoding": encoding}
-        return httpx.post(self.gate.url + PATHS[format], content=content, headers=headers, timeout=20)
+        return httpx.post(self.gate.url + PATHS[format], content=content, headers=headers, timeout=120)
 
 
 @pytest.fixture(scope="module")

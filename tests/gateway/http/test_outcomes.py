@@ -31,7 +31,7 @@ class Stage:
     def post(self, format: str, body: bytes | dict[str, Any], path: str | None = None) -> httpx.Response:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         url = self.gate.url + (path or PATHS[format])
-        return httpx.post(url, content=content, headers=HEADERS[format], timeout=20)
+        return httpx.post(url, content=content, headers=HEADERS[format], timeout=120)
 
     def outcomes(self) -> dict[tuple[str, str], float]:
         pattern = re.compile(r'kompakt_outcomes_total\{outcome="([^"]*)",reason="([^"]*)"\} (.*)')

@@ -94,7 +94,7 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with (
         Upstream(answering) as upstream,
         gateway(upstream.url, store=f"sqlite:///{store}") as gate,
-        httpx.Client(base_url=gate.url, timeout=20) as client,
+        httpx.Client(base_url=gate.url, timeout=120) as client,
     ):
 
         def ask(format: str, body: dict[str, Any]) -> tuple[httpx.Response, bytes]:

@@ -20,7 +20,7 @@ def test_copies_do_not_pile_up(tmp_path: Path) -> None:
     with Upstream(answering) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
         for rounds in range(10, STEPS + 1, 10):
             body = json.dumps(session(rounds)).encode()
-            answer = httpx.post(gate.url + PATHS["anthropic"], content=body, headers=HEADERS["anthropic"], timeout=30)
+            answer = httpx.post(gate.url + PATHS["anthropic"], content=body, headers=HEADERS["anthropic"], timeout=120)
             assert answer.status_code == 200
     for raw in upstream.raw[3:]:
         assert judge("anthropic", raw.json) == []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kompakt.engine.pivot.saved_state import SavedContext
 from kompakt.gateway.pivots.lookup import Pivot, PivotHead, RenderedPivot, VisibleMessage
-from kompakt.gateway.storage.storage import decode_note, encode_note
+from kompakt.gateway.storage.recorder import encode_note
+from kompakt.gateway.storage.storage import decode_note
 from kompakt.store.codec import ValueCodec
 
 

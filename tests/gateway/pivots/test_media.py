@@ -52,7 +52,7 @@ class TestLimit:
             gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", max_media=LIMIT) as gate,
         ):
             body = _bytes(request(format, [picture(format)]))
-            answer = httpx.post(gate.url + PATHS[format], content=body, headers=HEADERS[format], timeout=20)
+            answer = httpx.post(gate.url + PATHS[format], content=body, headers=HEADERS[format], timeout=120)
             assert answer.status_code == 200 and upstream.raw[-1].body == body
 
     def test_too_much_media_in_the_newest_message_is_rejected(self, format: str, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ class TestLimit:
             gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", max_media=SIZE // 2) as gate,
         ):
             body = _bytes(request(format, [picture(format)]))
-            answer = httpx.post(gate.url + PATHS[format], content=body, headers=HEADERS[format], timeout=20)
+            answer = httpx.post(gate.url + PATHS[format], content=body, headers=HEADERS[format], timeout=120)
             assert (answer.status_code, answer.headers["x-kompakt-refusal"]) == (413, "media_too_large")
             assert "--max-media allows 15,004" in answer.json()["error"]["message"] and upstream.raw == []
 
@@ -77,7 +77,7 @@ class TestLimit:
             gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", max_media=LIMIT) as gate,
         ):
             body = _bytes(request(format, items))
-            answer = httpx.post(gate.url + PATHS[format], content=body, headers=HEADERS[format], timeout=20)
+            answer = httpx.post(gate.url + PATHS[format], content=body, headers=HEADERS[format], timeout=120)
             assert answer.status_code == 200, answer.text
             assert 0 < media_bytes(upstream.raw[-1].body, format) <= LIMIT
 

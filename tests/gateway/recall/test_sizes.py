@@ -143,10 +143,10 @@ def test_count_tokens_reports_it_too(report: bool, tmp_path: Path) -> None:
         Upstream(plan) as upstream,
         gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", report_client_size=report) as gate,
     ):
-        made = httpx.post(f"{gate.url}/v1/messages", json=body, headers=HEADERS["anthropic"], timeout=20)
+        made = httpx.post(f"{gate.url}/v1/messages", json=body, headers=HEADERS["anthropic"], timeout=120)
         assert "x-kompakt-compaction" in made.headers
         answer = httpx.post(
-            f"{gate.url}/v1/messages/count_tokens", json=counted, headers=HEADERS["anthropic"], timeout=20
+            f"{gate.url}/v1/messages/count_tokens", json=counted, headers=HEADERS["anthropic"], timeout=120
         )
         returned = answer.headers
         saved = int(returned["x-kompakt-tokens-before"]) - int(returned["x-kompakt-tokens-after"])
@@ -177,7 +177,7 @@ def test_an_overflow_after_a_round_is_recovered(tmp_path: Path) -> None:
         gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate,
     ):
         body = request("openai-chat", rows)
-        answer = httpx.post(f"{gate.url}{PATHS['openai-chat']}", json=body, headers=HEADERS["openai-chat"], timeout=20)
+        answer = httpx.post(f"{gate.url}{PATHS['openai-chat']}", json=body, headers=HEADERS["openai-chat"], timeout=120)
         assert answer.status_code == 200
         assert answer.json()["choices"][0]["message"]["content"] == "Done." and answer.json()["id"] == "2"
         sent = [raw.json["messages"] for raw in upstream.raw]

@@ -67,7 +67,7 @@ class Planned:
 
 
 def streamed(url: str, format: str) -> Any:
-    return httpx.stream("POST", url + STREAMED[format], json=asked(format), headers=HEADERS[format], timeout=20)
+    return httpx.stream("POST", url + STREAMED[format], json=asked(format), headers=HEADERS[format], timeout=120)
 
 
 @each_format

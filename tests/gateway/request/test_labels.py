@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,14 @@ import httpx
 import pytest
 from tests.gateway.gateway_server import Gate, gateway
 from tests.gateway.http.test_outcomes import logged
-from tests.gateway.payloads import FORMATS, HEADERS, PATHS, SCHEMA, answering, history, request
+from tests.gateway.payloads import ANSWERS, FORMATS, HEADERS, PATHS, SCHEMA, answering, history, request
+from tests.gateway.stub_gateway import served, settings
 from tests.gateway.upstreams import Upstream, wait_for
 
+from kompakt.errors import StoreDamaged
 from kompakt.gateway.request.history import HashChain, HashChains, read
 from kompakt.gateway.request.labels import client_of, purpose_of, title_of
+from kompakt.store.memory import MemoryRecords
 
 CLAUDE = "claude-cli/2.1.325 (external, cli)"
 
@@ -132,7 +135,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 def post(gate: Gate, body: dict[str, Any], format: str = "anthropic") -> httpx.Response:
     headers = {**HEADERS[format], "user-agent": CLAUDE}
-    return httpx.post(gate.url + PATHS[format], json=body, headers=headers, timeout=20)
+    return httpx.post(gate.url + PATHS[format], json=body, headers=headers, timeout=120)
 
 
 class TestLists:
@@ -155,6 +158,29 @@ class TestLists:
         assert gate.get(f"/kompakt/sessions/{main}").json()["session"] == one
         page = gate.get("/inspect/plain").text
         assert "Find out why the queue stalls." in page and "Claude Code 2.1.325" in page and "quota-check" in page
+
+    def test_a_label_that_was_refused_is_written_after_the_next_request(self) -> None:
+        class Refusing(MemoryRecords):
+            refused = 0
+
+            async def note(self, tenant: str, key: str, notes: Mapping[str, bytes], *, synced: bool = True) -> None:
+                if not Refusing.refused and any(name.startswith("label ") for name in notes):
+                    Refusing.refused += 1
+                    raise StoreDamaged("refused")
+                await super().note(tenant, key, notes, synced=synced)
+
+        def answer(_: httpx.Request) -> httpx.Response:
+            return httpx.Response(200, stream=httpx.ByteStream(json.dumps(ANSWERS["anthropic"]).encode()))
+
+        with served(settings(), None, transport=httpx.MockTransport(answer)) as gate:
+            gate.gateway.store.records.__class__ = Refusing
+            for rounds in (3, 4):
+                asked = request("anthropic", history("anthropic", rounds))
+                answered = gate.post(PATHS["anthropic"], json=asked, headers=HEADERS["anthropic"])
+                gate.run(gate.gateway.storage.flush())
+            (listed,) = gate.get("/kompakt/sessions", **HEADERS["anthropic"]).json()["sessions"]
+        assert (Refusing.refused, listed["id"]) == (1, answered.headers["x-kompakt-session"])
+        assert listed["title"].startswith("Find out why the queue stalls.")
 
     def test_log_lines_name_client_and_purpose(self, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO", "kompakt.gateway")

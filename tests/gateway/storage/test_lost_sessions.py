@@ -46,7 +46,7 @@ def on_store(store: str, work: Callable[[kompakt.Store], Awaitable[Any]], tenant
 
 
 def by_the_gateway(gate: Gate, session: str) -> None:
-    answer = httpx.delete(f"{gate.url}/kompakt/sessions/{session}", headers=HEADERS["openai-chat"], timeout=10)
+    answer = httpx.delete(f"{gate.url}/kompakt/sessions/{session}", headers=HEADERS["openai-chat"], timeout=120)
     assert answer.status_code == 204
 
 
@@ -69,7 +69,7 @@ def with_everything(gate: Gate, session: str) -> None:
 def ask(gate: Gate, format: str, rounds: int, tag: str = "lost", **headers: str) -> httpx.Response:
     body = json.dumps(request(format, history(format, rounds, size=60, tag=tag)))
     given = {"content-type": "application/json", **HEADERS[format], **headers}
-    return httpx.post(gate.url + PATHS[format], content=body, headers=given, timeout=30)
+    return httpx.post(gate.url + PATHS[format], content=body, headers=given, timeout=120)
 
 
 def assert_sent_well(upstream: Upstream, format: str) -> None:

@@ -28,7 +28,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 def send(gate: Gate, format: str, items: list[object], key: str = KEY_A, **headers: str) -> str:
     """Send a history and return the session that records it."""
     given = {**HEADERS[format], "x-kompakt-key": key, **headers}
-    answer = httpx.post(gate.url + PATHS[format], json=request(format, items), headers=given, timeout=30)
+    answer = httpx.post(gate.url + PATHS[format], json=request(format, items), headers=given, timeout=120)
     assert answer.status_code == 200
     return answer.headers["x-kompakt-session"]
 

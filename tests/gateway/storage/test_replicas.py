@@ -39,7 +39,7 @@ def bodies(format: str, tag: str) -> list[bytes]:
 
 def post(gate: Gate, format: str, body: bytes) -> httpx.Response:
     headers = {"content-type": "application/json", **HEADERS[format]}
-    return httpx.post(gate.url + PATHS[format], content=body, headers=headers, timeout=30)
+    return httpx.post(gate.url + PATHS[format], content=body, headers=headers, timeout=120)
 
 
 def alone(format: str, tag: str, folder: Path) -> list[bytes]:
@@ -89,7 +89,7 @@ def test_after_one_is_killed_in_a_stream_the_other_continues(tmp_path: Path) -> 
 def _killed(gate: Replica, body: dict[str, Any]) -> None:
     """Begin a stream through a gateway and kill it in the middle."""
     url, headers = gate.url + STREAMED["anthropic"], HEADERS["anthropic"]
-    with httpx.stream("POST", url, json=body, headers=headers, timeout=30) as answer:
+    with httpx.stream("POST", url, json=body, headers=headers, timeout=120) as answer:
         arriving = answer.iter_raw()
         next(arriving)
         gate.kill()
@@ -118,7 +118,7 @@ def test_a_stopped_gateway_finishes_its_streams(tmp_path: Path) -> None:
         upstream = stack.enter_context(Upstream(reply))
         gate = stack.enter_context(replica(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", folder=tmp_path))
         answer = stack.enter_context(
-            httpx.stream("POST", gate.url + url, json=body, headers=HEADERS["openai-chat"], timeout=30)
+            httpx.stream("POST", gate.url + url, json=body, headers=HEADERS["openai-chat"], timeout=120)
         )
         arriving = answer.iter_raw()
         got = next(arriving)

@@ -22,7 +22,7 @@ def sent(format: str, stride: int, folder: Path, *, gateways: int) -> list[bytes
         for at, rounds in enumerate(range(6, 46, stride)):
             body = json.dumps(request(format, history(format, rounds, size=60, tag="turns")))
             url = gates[at % gateways].url + PATHS[format]
-            assert httpx.post(url, content=body, headers=HEADERS[format], timeout=30).status_code == 200
+            assert httpx.post(url, content=body, headers=HEADERS[format], timeout=120).status_code == 200
         return [raw.body for raw in upstream.raw]
 
 

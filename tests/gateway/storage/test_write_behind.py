@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
 
+import httpx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.gateway.payloads import ANSWERS, HEADERS, PATHS, history, request
+from tests.gateway.stub_gateway import served, settings
 
 from kompakt.errors import StoreUnavailable
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.request.history import HashChain, HashChains, root_of
+from kompakt.gateway.storage import recorder
 from kompakt.gateway.storage.recorder import WriteBehind
 from kompakt.gateway.storage.storage import GatewayStorage
 from kompakt.gateway.tenants import Owner
 from kompakt.session.store import open_store
+from kompakt.store.memory import MemoryRecords
+from kompakt.store.records import Batch
 
 ROOT = root_of("somebody", "openai-chat", "1")
 PLACE = ("", "session")
@@ -108,6 +118,151 @@ def test_a_failed_write_is_reported_and_removed() -> None:
         return [*book.written, *reported]
 
     assert asyncio.run(run()) == ["0", "2", "4", "away", "away", "away"]
+
+
+def test_an_unexpected_error_does_not_stop_the_other_writes() -> None:
+    """They do not wait for the next request, and the error is logged."""
+
+    async def run() -> tuple[list[str], list[str]]:
+        logged: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(repr(context["exception"])))
+        queue, book = WriteBehind(on_failure=lambda error: None), Book()
+
+        async def fail() -> None:
+            raise ZeroDivisionError("a bug")
+
+        queue.put_other(fail, 1)
+        queue.put_other(book.writing("other"), 1)
+        queue.put(PLACE, chain_of("a"), book.writing("request"))
+        await queue.flush()
+        gc.collect()
+        return book.written, logged
+
+    written, logged = asyncio.run(run())
+    assert (written, logged) == (["other", "request"], ["ZeroDivisionError('a bug')"])
+
+
+def test_a_slow_write_delays_the_next_by_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write may wait half a minute for a lock. What is queued meanwhile is not kept in memory for minutes."""
+    now = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    async def wait_for_a_lock() -> None:
+        nonlocal now
+        now += 30
+
+    async def run() -> float:
+        written: list[float] = []
+
+        async def note_time() -> None:
+            written.append(now)
+
+        queue = WriteBehind(on_failure=lambda error: None)
+        queue.put_other(wait_for_a_lock, 1)
+        queue.put_other(note_time, 1)
+        while not written:
+            await pause(0)
+        return written[0]
+
+    pause = asyncio.sleep
+    monkeypatch.setattr(recorder, "time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(recorder, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    assert 30 < asyncio.run(run()) <= 30 + recorder.MAX_PAUSE + 0.1
+
+
+@pytest.mark.parametrize("kind", ["requests", "others"])
+def test_a_write_is_finished_if_the_one_who_waits_for_it_is_cancelled(kind: str) -> None:
+    """A client that disconnects while what its request needs is written."""
+
+    async def run() -> list[str]:
+        book, queue, goes_on = Book(), WriteBehind(on_failure=lambda error: None), asyncio.Event()
+
+        def writing(what: str, started: asyncio.Event) -> Callable[[], Awaitable[None]]:
+            async def write() -> None:
+                started.set()
+                await goes_on.wait()
+                book.written.append(what)
+
+            return write
+
+        busy, started = asyncio.Event(), asyncio.Event()
+        queue.put(("", "another"), chain_of("x"), writing("another", busy))
+        await busy.wait()  # the worker has something else to do
+        if kind == "requests":
+            queue.put(PLACE, chain_of("a"), writing("first", started))
+            queue.put(PLACE, chain_of("b"), book.writing("second"))
+            waiting = asyncio.create_task(queue.write(PLACE))
+        else:
+            queue.put_other(writing("first", started), 1)
+            queue.put_other(book.writing("second"), 1)
+            waiting = asyncio.create_task(queue.write_others())
+        await started.wait()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        goes_on.set()
+        await queue.flush()
+        return sorted(book.written)
+
+    assert asyncio.run(run()) == ["another", "first", "second"]
+
+
+@pytest.mark.parametrize("kind", ["requests", "others"])
+def test_a_write_that_the_worker_has_started_is_waited_for(kind: str) -> None:
+    """It is no longer queued, but an undo that reads the store before its end would miss the newest compaction."""
+
+    async def run() -> tuple[bool, list[str]]:
+        queue, started, goes_on = WriteBehind(on_failure=lambda error: None), asyncio.Event(), asyncio.Event()
+        written: list[str] = []
+
+        async def write() -> None:
+            started.set()
+            await goes_on.wait()
+            written.append("first")
+
+        if kind == "requests":
+            queue.put(PLACE, chain_of("a"), write)
+        else:
+            queue.put_other(write, 1)
+        await started.wait()
+        waiting = asyncio.create_task(queue.write(PLACE) if kind == "requests" else queue.write_others())
+        await asyncio.sleep(0.01)
+        is_early = waiting.done()
+        goes_on.set()
+        await waiting
+        return is_early, written
+
+    assert asyncio.run(run()) == (False, ["first"])
+
+
+def test_a_compaction_waits_for_the_disk_once() -> None:
+    """The originals are written first without waiting; storing the pivot then waits for everything before it."""
+    written: list[tuple[str, bool]] = []
+
+    class Watched(MemoryRecords):
+        async def commit(self, batch: Batch, **given: Any) -> bool:
+            if batch.rows or batch.events:  # else a tenant is registered
+                written.append(("rows" if batch.rows else "event", batch.synced))
+            return await super().commit(batch, **given)
+
+        async def note(self, tenant: str, key: str, notes: Mapping[str, bytes], *, synced: bool = True) -> None:
+            written.extend((name.split()[0], synced) for name in notes)
+            await super().note(tenant, key, notes, synced=synced)
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=httpx.ByteStream(json.dumps(ANSWERS["openai-chat"]).encode()))
+
+    with served(settings(context_window=4_000), None, transport=httpx.MockTransport(answer)) as gate:
+        gate.gateway.store.records.__class__ = Watched
+        asked = request("openai-chat", history("openai-chat", 12, size=30))
+        answered = gate.post(PATHS["openai-chat"], json=asked, headers=HEADERS["openai-chat"])
+        gate.run(gate.gateway.storage.flush())
+    assert "x-kompakt-compaction" in answered.headers
+    kinds = [kind for kind, _ in written]
+    assert kinds.index("rows") < kinds.index("pivot")
+    assert {kind for kind, synced in written if synced} == {"pivot"}
 
 
 def test_a_session_that_another_process_deletes_stays_deleted() -> None:

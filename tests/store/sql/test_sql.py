@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
+import msgspec
 import pytest
 from tests.contract import postgres
 from tests.contract.backends import set_pragma
@@ -236,6 +237,39 @@ class TestThreads:
             await records.close()
 
         asyncio.run(scenario())
+
+
+class TestSync:
+    def test_only_commits_that_ask_for_it_wait_for_the_disk(self, tmp_path: Path) -> None:
+        """The setting of the connection before each commit; locks never wait."""
+
+        async def run() -> list[int]:
+            records = cast("SqliteRecords", await open_sqlite(tmp_path / "a.db"))
+            used: list[int] = []
+
+            async def look() -> None:
+                writer = await records._writer.connection()
+                used.append(await writer.call(lambda opened: opened.execute("PRAGMA synchronous").fetchone()[0]))
+
+            head = await start(records)
+            await look()
+            unsynced = msgspec.structs.replace(batch(head, plain(head, 1)), synced=False)
+            await records.commit(unsynced, seen=head)
+            await look()
+            await records.note("tenant", head.key, {"a": b""})
+            await look()
+            fence = await records.acquire(head.key, "turn", lease=10)
+            await look()
+            assert fence is not None and await records.acquire(head.key, "turn", lease=10) is None
+            await records.note("tenant", head.key, {"b": b""}, synced=False)
+            await look()
+            await records.commit(batch(unsynced.head, plain(unsynced.head, 1)), seen=unsynced.head, fence=fence)
+            await look()
+            await records.close()
+            return used
+
+        normal, full = 1, 2
+        assert asyncio.run(run()) == [full, normal, full, normal, normal, full]
 
 
 class TestDisk:

@@ -25,9 +25,8 @@ from kompakt.inspector.access import read_json
 from kompakt.inspector.api import PREFIX, InspectorApi, segments
 from kompakt.inspector.errors import InspectorError
 from kompakt.model.budget import TRIGGER_SHARE, Budget
+from kompakt.model.json import prepare
 from kompakt.model.lru import Lru
-from kompakt.session.compaction import CompactionOptions, SessionCompaction
-from kompakt.session.session import Session
 from kompakt.store.records import Head
 from kompakt.view.directories import MAX_SESSIONS, DirectoryEntry, MissingSession, entry_of
 from kompakt.view.inspection import Inspection, InspectionCache
@@ -102,15 +101,6 @@ class GatewayDirectory:
     async def writable(self, id: str) -> ManagedSession:
         return await self._api.managed(await self._found(id))
 
-    async def undo(self, session: Session, compaction: str | None) -> str:
-        managed = ManagedSession(session, self._api.gateway.storage)
-        if compaction is None:
-            return await managed.undo()
-        return f"compaction {(await managed.undo_newest(compaction)).id}"
-
-    async def compact(self, session: Session, options: CompactionOptions) -> SessionCompaction:
-        return await ManagedSession(session, self._api.gateway.storage).compact_now(options)
-
     async def close(self) -> None:
         pass
 
@@ -122,7 +112,7 @@ class GatewayInspector:
         self._api = api
         self._cache = InspectionCache()
         self._labels = Lru[str, Label](MAX_SESSIONS)
-        self._pages = InspectorApi(self._admit, is_stopping=lambda: api.gateway.is_draining)
+        self._pages = InspectorApi(self._admit, has_login=True, is_stopping=lambda: api.gateway.is_draining)
 
     async def close(self) -> None:
         """Stop background work."""
@@ -177,3 +167,6 @@ def _with_key(request: Request, key: str | None = None) -> Request:
     headers = [(name, value) for name, value in request.scope["headers"] if name != KEY_HEADER.encode()]
     header = (KEY_HEADER.encode(), given.encode("latin-1", "replace"))
     return Request({**request.scope, "headers": [*headers, header]}, request.receive)
+
+
+prepare(LoginRequest)

@@ -40,14 +40,14 @@ from kompakt.gateway.admin.openapi import (
 )
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.pivots.budget import window_for
-from kompakt.gateway.request.labels import Label, label_name
+from kompakt.gateway.request.labels import Label
 from kompakt.gateway.storage.changes import ManagedSession
 from kompakt.gateway.storage.storage import Owner, decode_note
 from kompakt.gateway.tenants import REGISTRY_TENANT, Access, access_of, heads_of, is_named
 from kompakt.model.budget import TRIGGER_SHARE, Budget
 from kompakt.model.messages import History
 from kompakt.model.tokens import counter_for
-from kompakt.session.session import Session
+from kompakt.session.session import Session, label_name
 from kompakt.session.store import Store
 from kompakt.session.undo import CompactionInfo
 from kompakt.store.records import Head

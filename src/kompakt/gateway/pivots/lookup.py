@@ -16,10 +16,9 @@ from kompakt.engine.compaction.report import Report
 from kompakt.engine.pivot.pivot import NarrativeAccount
 from kompakt.engine.pivot.saved_state import SavedContext
 from kompakt.gateway.request.history import HashChain, decode_item
-from kompakt.model.json import encode
+from kompakt.model.json import encode, prepare
 from kompakt.model.lru import Lru
 from kompakt.model.messages import Json, JsonObject
-from kompakt.store.records import key_of
 
 TRIES = 4
 """Pivots per prefix: the first one, and one for each overflow error that the provider returns for it."""
@@ -153,11 +152,6 @@ def recorded_name(id: str, edit: int = 0) -> str:
     return f"pivot {id}" if not edit else f"pivot {id} {edit}"
 
 
-def changed_name(tenant: str, session: str) -> str:
-    """Return the name of the note that marks a session as changed by a person."""
-    return f"changed {key_of(tenant, session)}"
-
-
 def prepared_name(key: bytes, trigger: int, target: int) -> str:
     """Return the name of the note that holds a pivot prepared before it is due."""
     return f"ready {key.hex()} {trigger} {target}"
@@ -286,3 +280,6 @@ def _with_mark(item: JsonObject, mark: Json) -> JsonObject:
     if not blocks or not isinstance(blocks[-1], dict) or blocks[-1].get("type") in ("thinking", "redacted_thinking"):
         return item
     return {**item, "content": [*blocks[:-1], {**blocks[-1], "cache_control": mark}]}
+
+
+prepare(Pivot)

@@ -21,8 +21,9 @@ from kompakt.agent.recall.turn import RecallProtocol, RecallRound, calls_in, ide
 from kompakt.errors import InputError, StoreError
 from kompakt.gateway.pivots.budget import RequestSizes
 from kompakt.gateway.request.history import DigestCache, HashChain, RequestBody, decode_item
-from kompakt.gateway.storage.storage import GatewayStorage, Owner, decode_note, encode_note
-from kompakt.model.json import encode
+from kompakt.gateway.storage.recorder import encode_note
+from kompakt.gateway.storage.storage import GatewayStorage, Owner, decode_note
+from kompakt.model.json import encode, prepare
 from kompakt.model.lru import Lru
 from kompakt.model.tokens import Counter, counter_for
 from kompakt.wire.registry import WIRES
@@ -245,3 +246,6 @@ def _rounds_of(names: Sequence[str], read: Callable[[str], RecallRound | None]) 
             break
         rounds.append(found)
     return SlotRounds(tuple(rounds), read(names[-1]) if len(names) > MAX_ROUNDS else None)
+
+
+prepare(RecallRound)

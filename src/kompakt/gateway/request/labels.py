@@ -17,10 +17,12 @@ from kompakt.engine.context.archive import speaks
 from kompakt.engine.ledger.extract.user_words import is_injected, without_leading_tags
 from kompakt.errors import InputError
 from kompakt.gateway.request.history import HashChain, RequestBody, decode_item, parse_items
-from kompakt.gateway.storage.recorder import RecordedBranch
-from kompakt.gateway.storage.storage import GatewayStorage, Owner, encode_note
+from kompakt.gateway.storage.recorder import RecordedBranch, encode_note
+from kompakt.gateway.storage.storage import GatewayStorage, Owner
+from kompakt.model.json import prepare
 from kompakt.model.lru import Lru
 from kompakt.model.messages import Message, Text
+from kompakt.session.session import label_name
 
 Purpose: TypeAlias = Literal["title", "quota-check", "loop-check", "next-speaker-check", "compaction", "auxiliary"]
 
@@ -88,11 +90,6 @@ class Label(msgspec.Struct, frozen=True, omit_defaults=True):
     purpose: Purpose | None = None
 
 
-def label_name(session: str) -> str:
-    """Return the name of the note that holds a session's label; names are stored."""
-    return f"label {session}"
-
-
 class Labels:
     """Labels sessions at their first request."""
 
@@ -117,7 +114,9 @@ class Labels:
             purpose_of(chain.request, headers),
         )
         note = {label_name(branch.session): encode_note(label, self._storage.value_codec)}
-        self._storage.write_notes_later(owner, branch.session, note)
+        self._storage.write_notes_later(
+            owner, branch.session, note, on_failure=lambda: self._known.remove(place)
+        )  # then the next request labels it
 
 
 def client_of(agent: str) -> str | None:
@@ -175,3 +174,6 @@ def _words(message: Message) -> str:
         if text:
             return text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1].rstrip() + "…"
     return ""
+
+
+prepare(Label)

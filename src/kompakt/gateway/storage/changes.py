@@ -1,21 +1,20 @@
 """What people change in sessions of the gateway, and how the requests that follow notice it.
 
 Pivots are found by the content of a request. Once a person has changed a session, its timeline decides instead: which
-compaction counts, with which text, and which texts are pinned. A note marks such a session. Every request asks for this
-note, so all replicas notice a change with their next request, and other sessions cost no further read.
+compaction counts, with which text, and which texts are pinned. A note marks such a session, wherever it was changed:
+in this gateway, with ``kompakt session``, or in an inspector of the store. Every request asks for this note, so all
+replicas notice a change with their next request, and other sessions cost no further read.
 
 A compaction of such a session is recorded before it is used, under the lock under which people change the session.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import msgspec
 
-from kompakt.engine.compaction.compact import run_sync
 from kompakt.errors import StoreError, UsageError
 from kompakt.gateway.concurrency import off_loop, with_timeout
 from kompakt.gateway.pivots.budget import learned_limits
@@ -24,7 +23,6 @@ from kompakt.gateway.pivots.lookup import (
     TRIES,
     PivotMatch,
     RenderedPivot,
-    changed_name,
     pivot_name,
     recorded_name,
 )
@@ -35,25 +33,14 @@ from kompakt.gateway.storage.recorder import RecordedBranch, mark_name
 from kompakt.gateway.storage.storage import GatewayStorage, Match, SessionChanges, decode_note
 from kompakt.gateway.tenants import Owner
 from kompakt.model.lru import Lru
-from kompakt.model.messages import History
-from kompakt.session.compaction import (
-    CompactionOptions,
-    SessionCompaction,
-    announce,
-    budget_of,
-    is_stale,
-    prepare_from,
-    unchanged,
-)
 from kompakt.session.lock import hold
-from kompakt.session.reader import SessionReader, resume_session
-from kompakt.session.rows import Draft
+from kompakt.session.reader import SessionReader
 from kompakt.session.session import Session
 from kompakt.session.timeline import CompactionRecord, EditEvent, Timeline
-from kompakt.store.records import Fence, Head
+from kompakt.store.records import Fence
 
 PATIENCE = 10.0
-"""Seconds to write pending records, and to wait for a compaction of the session, before a change."""
+"""Seconds to write pending records before a change, and to wait for a lock."""
 
 LOCK = "compaction"
 
@@ -62,7 +49,7 @@ LOCK = "compaction"
 
 
 class ManagedSession(Session):
-    """A session of the gateway that a person changes."""
+    """A session of this gateway that a person changes."""
 
     def __init__(self, session: Session, storage: GatewayStorage) -> None:
         super().__init__(
@@ -74,80 +61,23 @@ class ManagedSession(Session):
         )
         self._storage = storage
 
-    async def write(
-        self,
-        make: Callable[[Head], Awaitable[Draft]],
-        *,
-        history: History | None = None,
-        id: str | None = None,
-        fence: Fence | None = None,
-        names: list[str] | None = None,
-    ) -> bool:
-        """Write under the lock of the session, and mark it as changed before."""
-        if fence is not None:
-            return await super().write(make, history=history, id=id, fence=fence, names=names)
-        async with self._lock() as held:
-            return await super().write(make, history=history, id=id, fence=held, names=names)
+    async def is_served(self) -> bool:
+        """Write what is pending, which the change may be about, and answer without a read."""
+        await with_timeout(self._storage.flush_pivots(), PATIENCE)
+        return True
 
-    @asynccontextmanager
-    async def _lock(self) -> AsyncGenerator[Fence]:
-        await with_timeout(self._storage.flush_pivots(), PATIENCE)  # the newest compaction may be pending
-        async with hold(self.records, self.key, LOCK, patience=PATIENCE) as fence:
-            await self.head()  # a deleted session gets no mark
-            mark = {changed_name(self.tenant, self.id): b"1"}
-            await self._storage.write_notes(Owner(self.tenant, ""), self.id, mark)
-            self._head = None
-            yield fence
-
-    async def undo_newest(self, id: str | None = None) -> CompactionRecord:
-        """Undo the newest compaction; ``id`` is the one that the caller means.
+    async def undo_newest(self) -> CompactionRecord:
+        """Undo the newest compaction.
 
         Raises:
-            UsageError: there is none, or ``id`` is another one.
+            UsageError: there is none.
         """
-        await with_timeout(self._storage.flush_pivots(), PATIENCE)
+        await self.is_served()
         newest = (await self.reader()).timeline.pivot
         if newest is None:
             raise UsageError("the session has no compaction to undo")
-        if id not in (None, newest.id):
-            raise UsageError(f"only the newest compaction can be undone: {newest.id}")
         await self.undo(newest.id)
         return newest
-
-    async def compact_now(self, options: CompactionOptions) -> SessionCompaction:
-        """Compact as ``compact`` does, without a row: the rows of the gateway are the messages of its clients.
-
-        Raises:
-            DoesNotFit: what must stay is larger than the budget.
-        """
-        async with self._lock() as fence:
-            while True:
-                reader = await self.reader()
-                now = await resume_session(reader)
-                tokens = now.context.projected_tokens
-                if not budget_of(now, options).due(tokens):
-                    return unchanged(reader, tokens)
-                prepared = await asyncio.to_thread(
-                    lambda reader=reader, now=now: run_sync(prepare_from(reader, now, options, {}), may_wait=False)
-                )
-                prepared.record = msgspec.structs.replace(prepared.record, auto=False)
-                if await self._add(prepared.record, reader, fence):
-                    return announce(prepared)
-
-    async def _add(self, record: CompactionRecord, reader: SessionReader, fence: Fence) -> bool:
-        """Record a compaction; false if an event was recorded since ``reader`` was made."""
-        stale = False
-
-        async def make(head: Head) -> Draft:
-            nonlocal stale
-            draft = Draft(head, reader.codec)
-            stale = is_stale(reader, head)
-            if not stale:
-                draft.add_event(record)
-            return draft
-
-        await self.write(make, fence=fence)
-        return not stale
 
 
 # --- for requests ----------------------------------------------------------------------------------------------------

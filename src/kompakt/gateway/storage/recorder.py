@@ -1,14 +1,16 @@
 """Record the original messages of clients in sessions, after the response where possible.
 
-A ``RecordedBranch`` states how much of a conversation is in which session. Notes called marks store it under the key of
-the prefix, for all replicas. A history that the client changes afterwards is another branch, in another session. A
-session may be deleted while its conversation continues. It is then recorded again from the start.
+A ``RecordedBranch`` states how much of a conversation is in which session. It is stored as a note, called a mark, whose
+name contains the key of the prefix, so that every replica finds it. A history that the client changes afterwards is
+another branch, in another session. A session may be deleted while its conversation continues. It is then recorded again
+from the start.
 
 A request must not wait for the store to record it: the client still has the whole history and sends it again. Only what
 a pivot hides has to be stored first. Everything else is queued in ``WriteBehind``. A request contains all earlier
 requests of its conversation, so only the newest one stays queued and the queue is short. Writing competes with requests
-that are being served, so the worker pauses after each write, longer after a slow write and shorter when the queue is
-long. When the queue is full, new requests wait, which bounds memory.
+that are being served, so the worker pauses after each write, longer after a slow write, up to a second, and shorter
+when the queue is long. When the queue is full, new requests wait, which bounds memory. A write that a request waits for
+is finished also if the client disconnects.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -27,6 +29,7 @@ from kompakt.errors import Conflict, KompaktError, UsageError
 from kompakt.gateway.concurrency import off_loop
 from kompakt.gateway.pivots.lookup import Pivot
 from kompakt.gateway.request.history import HashChain, decode_item, parse_items
+from kompakt.model.json import prepare
 from kompakt.model.lru import Lru
 from kompakt.model.messages import History, Message
 from kompakt.model.references import digest
@@ -35,6 +38,7 @@ from kompakt.session.rows import Draft, RowCodec, StoredMessage
 from kompakt.session.session import Session
 from kompakt.session.store import Store
 from kompakt.session.timeline import RECOVERABLE, CompactionRecord, ViewEntry, build_record
+from kompakt.store.codec import ValueCodec
 from kompakt.store.records import Fence, Head, StoredRow
 from kompakt.wire.registry import WIRES
 
@@ -80,10 +84,21 @@ def mark_name(key: bytes) -> str:
     return f"mark {key.hex()}"
 
 
-async def record(store: Store, chain: HashChain, branch: RecordedBranch, *, recreates: bool = True) -> RecordedBranch:
+def encode_note(value: msgspec.Struct, codec: ValueCodec) -> bytes:
+    """Encode a value as the bytes of a note."""
+    return codec.pack_whole(msgspec.to_builtins(value))
+
+
+async def record(
+    store: Store, chain: HashChain, branch: RecordedBranch, *, covers: int | None = None, recreates: bool = True
+) -> RecordedBranch:
     """Append the next batch of a request to its session, or to another session when the history diverges.
 
-    Returns the branch as recorded so far; call it again until it has all items.
+    Returns the branch as recorded so far; call it again until it has all items. The last batch contains the mark of the
+    request, with ``covers`` as the number of items that its pivot replaces.
+
+    Nothing here waits for the disk: a client still has what a failure of the machine may lose. What a pivot hides is
+    safe once the pivot is stored, because that waits for everything before it.
 
     Raises:
         Conflict: other writers appended to the session during every attempt.
@@ -94,7 +109,7 @@ async def record(store: Store, chain: HashChain, branch: RecordedBranch, *, recr
         try:
             known = await _located(session, chain, branch, recreates=recreates)
             if known.session == branch.session:
-                return await _append(session, chain, known)
+                return await _append(session, chain, known, covers)
             branch = known
         except (_Moved, UsageError):  # changed or deleted meanwhile
             continue
@@ -119,12 +134,20 @@ async def _located(session: Session, chain: HashChain, branch: RecordedBranch, *
     return branch if head.messages == branch.rows else await _compared(await session.reader(), chain, branch)
 
 
-async def _append(session: Session, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
+async def _append(session: Session, chain: HashChain, branch: RecordedBranch, covers: int | None) -> RecordedBranch:
     request = chain.request
     first = chain.lead + branch.items if branch.rows else 0
     end = _batch_end(chain, chain.lead + branch.items)
+    recorded = RecordedBranch(
+        session=branch.session,
+        items=end - chain.lead,
+        offset=branch.offset if branch.rows else chain.lead,
+        pivot_covers=covers if end == chain.length else None,
+    )
+    mark = {mark_name(chain.key): encode_note(recorded, session.value_codec)} if end == chain.length else {}
     if first == end:
-        return branch
+        await session.records.note(session.tenant, session.key, mark, synced=False)
+        return recorded
     raw = [request.item(index) for index in range(first, end)]
     envelope, size = request.envelope(), sum(map(len, raw))
 
@@ -144,11 +167,11 @@ async def _append(session: Session, chain: HashChain, branch: RecordedBranch) ->
             draft.change(envelope=session.value_codec.pack_whole(draft.codec.cleaned(envelope)))
         for item, message in draft.codec.items(history.messages):
             draft.add(item, message)
+        draft.notes, draft.is_synced = mark, False
         return draft
 
     await session.write(make, history=history)
-    offset = branch.offset if branch.rows else chain.lead
-    return RecordedBranch(session=branch.session, items=end - chain.lead, offset=offset)
+    return recorded
 
 
 def _batch_end(chain: HashChain, start: int) -> int:
@@ -218,6 +241,7 @@ async def record_pivot(session: Session, branch: RecordedBranch, pivot: Pivot, *
     async def make(head: Head) -> Draft:
         draft = Draft(head, session.codec(head.format))
         await off_loop(lambda: draft.add_event(record), size=size)
+        draft.is_synced = fence is not None  # else the pivot is stored
         return draft
 
     await session.write(make, id=f"pivot {pivot.id}", fence=fence)
@@ -275,6 +299,9 @@ async def recall_in_branch(store: Store, branch: RecordedBranch, query: str, *, 
 PAUSE_FACTOR = 10.0
 """Pause after a write as a multiple of its duration, while the queue is nearly empty."""
 
+MAX_PAUSE = 1.0
+"""Seconds of such a pause at most: one write that waited for a lock or a slow disk must not delay all others."""
+
 MAX_WRITES = 1_000
 """Writes in the queue."""
 
@@ -322,6 +349,8 @@ class WriteBehind:
         self._others: deque[_QueuedWrite] = deque()
         self._size = 0
         self._worker: asyncio.Task[None] | None = None
+        self._writing: dict[asyncio.Task[None], SessionKey | None] = {}
+        """Writes that are no longer queued and not done yet, each with its session."""
         self._lock = asyncio.Lock()
         self._is_flushing = False
 
@@ -354,13 +383,27 @@ class WriteBehind:
             await asyncio.sleep(_POLL)
 
     async def write(self, session: SessionKey) -> None:
-        """Write the queued requests of a session now."""
-        for one in self._pop(session):
-            await self._perform(one.write)
+        """Write the queued requests of a session now, and wait for those that are being written."""
+        if queued := self._pop(session):
+            await self._finish(self._write_all([one.write for one in queued]), session)
+        if others := [task for task, place in self._writing.items() if place == session]:
+            await asyncio.wait(others)
 
     async def write_others(self) -> None:
-        """Write now what is queued besides requests."""
-        await self._write_others(len(self._others))
+        """Write now what is queued besides requests, and wait for what is being written."""
+        if self._others or self._lock.locked():  # the worker holds the lock for a write that it took from the queue
+            await self._finish(self._write_others(len(self._others)))
+
+    async def _finish(self, work: Coroutine[Any, Any, None], session: SessionKey | None = None) -> None:
+        """Wait for writes that are no longer queued; they are finished also if the caller is cancelled."""
+        task = asyncio.create_task(work)
+        self._writing[task] = session
+        task.add_done_callback(lambda done: self._writing.pop(done, None))
+        await asyncio.shield(task)
+
+    async def _write_all(self, writes: Sequence[Write]) -> None:
+        for write in writes:
+            await self._perform(write)
 
     async def _write_others(self, count: int) -> None:
         async with self._lock:  # in order
@@ -372,8 +415,8 @@ class WriteBehind:
     async def flush(self) -> None:
         self._is_flushing = True
         try:
-            while self._worker is not None and not self._worker.done():
-                await asyncio.wait([self._worker])
+            while running := [task for task in (self._worker, *self._writing) if task is not None and not task.done()]:
+                await asyncio.wait(running)
         finally:
             self._is_flushing = False
 
@@ -385,6 +428,12 @@ class WriteBehind:
     def _start(self) -> None:
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
+            self._worker.add_done_callback(self._restart)
+
+    def _restart(self, worker: asyncio.Task[None]) -> None:
+        """Continue after a write that failed with an unexpected error; asyncio logs the error."""
+        if not worker.cancelled() and (self._requests or self._others):
+            self._start()
 
     async def _work(self) -> None:
         while self._requests or self._others:
@@ -398,7 +447,8 @@ class WriteBehind:
     async def _pause(self, wrote: float) -> None:
         ended = time.perf_counter()
         while not self._is_flushing and (self._requests or self._others):
-            if time.perf_counter() >= ended + PAUSE_FACTOR * wrote * max(0.0, 1 - 2 * self.load):
+            pause = min(MAX_PAUSE, PAUSE_FACTOR * wrote) * max(0.0, 1 - 2 * self.load)
+            if time.perf_counter() >= ended + pause:
                 break
             await asyncio.sleep(_POLL)
 
@@ -417,7 +467,8 @@ def extends(chain: HashChain, earlier: HashChain) -> bool:
 class WrittenPrefixes:
     """Keys of the prefixes that this process wrote to each session.
 
-    They tell a request that a session already holds from one that diverges. This is only a cache of the store.
+    They distinguish a request that the session already contains from one that diverges from it. This is only a cache of
+    the store.
     """
 
     def __init__(self, max_bytes: int = MAX_PREFIX_BYTES) -> None:
@@ -443,3 +494,6 @@ class WrittenPrefixes:
 
     def _key(self, session: SessionKey, items: int) -> bytes:
         return (self._keys.get(session) or b"")[(items - 1) * _KEY : items * _KEY]
+
+
+prepare(RecordedBranch)

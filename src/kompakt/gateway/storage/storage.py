@@ -25,16 +25,23 @@ from kompakt.gateway.pivots.lookup import (
     PivotMatch,
     RenderedPivot,
     applies,
-    changed_name,
     covered_items,
     pivot_name,
     pivot_names,
 )
 from kompakt.gateway.request.history import HashChain
 from kompakt.gateway.storage import recorder
-from kompakt.gateway.storage.recorder import RecordedBranch, SessionGone, WriteBehind, WrittenPrefixes, mark_name
+from kompakt.gateway.storage.recorder import (
+    RecordedBranch,
+    SessionGone,
+    WriteBehind,
+    WrittenPrefixes,
+    encode_note,
+    mark_name,
+)
 from kompakt.gateway.tenants import Owner
 from kompakt.model.lru import Lru
+from kompakt.session.session import changed_name
 from kompakt.session.store import Store
 from kompakt.store import open_records
 from kompakt.store.codec import ValueCodec
@@ -182,7 +189,7 @@ class GatewayStorage:
     ) -> None:
         """Look for changes in the sessions of a request that the search did not ask for."""
         sessions = [*([branch.session] if branch else ()), *([found.pivot.session] if found else ())]
-        names = {changed_name(owner.tenant, one): one for one in sessions if one not in marks.read}
+        names = {changed_name(key_of(owner.tenant, one)): one for one in sessions if one not in marks.read}
         if names:
             marks.note(names, await self.read_notes(owner, names))
         marks.changed = [one for one in dict.fromkeys(sessions) if one in marks.changed]
@@ -227,7 +234,7 @@ class GatewayStorage:
             names = [mark_name(chain.keys[at]) for at in page]
             if not names and not expected:
                 continue
-            changed = {changed_name(owner.tenant, one): one for one in expected.values()}
+            changed = {changed_name(key_of(owner.tenant, one)): one for one in expected.values()}
             notes = await self.read_notes(owner, [*names, *expected, *changed])
             changes.note(changed, notes)
             lost = {session for name, session in expected.items() if name not in notes}
@@ -318,13 +325,10 @@ class GatewayStorage:
     ) -> RecordedBranch:
         store, whole = self.store_of(owner), chain.length - chain.lead
         while True:
-            recording = recorder.record(store, chain, branch, recreates=recreates)
+            recording = recorder.record(store, chain, branch, covers=covers, recreates=recreates)
             branch = await self.call(recording, self._write_timeout)
             if branch.items >= whole:
                 break
-        branch = msgspec.structs.replace(branch, pivot_covers=covers)
-        mark = {mark_name(chain.key): encode_note(branch, self.value_codec)}
-        await self.write_notes(owner, branch.session, mark, timeout=self._write_timeout)
         self._branches.put(chain.key, branch)
         self._written.put((owner.tenant, branch.session), chain)
         return branch
@@ -456,7 +460,7 @@ class GatewayStorage:
         Raises:
             StoreError: the store is unavailable.
         """
-        await self.write_notes(owner, pivot.session, {name: await self._encoded(pivot)})
+        await self.write_notes(owner, pivot.session, {name: await self._encoded(pivot)}, synced=False)
 
     async def _encoded(self, pivot: Pivot) -> bytes:
         return await off_loop(lambda: encode_note(pivot, self.value_codec), size=_size(pivot))
@@ -475,14 +479,23 @@ class GatewayStorage:
         return await self.call(self.records.notes(owner.tenant, names))
 
     async def write_notes(
-        self, owner: Owner, session: str, notes: Mapping[str, bytes], *, timeout: float | None = None
+        self,
+        owner: Owner,
+        session: str,
+        notes: Mapping[str, bytes],
+        *,
+        timeout: float | None = None,
+        synced: bool = True,
     ) -> None:
         """Store notes that are deleted with a session; a note that exists keeps its first value.
+
+        With ``synced`` this waits until the disk has them and everything that was written before.
 
         Raises:
             StoreError: the store is unavailable.
         """
-        await self.call(self.records.note(owner.tenant, key_of(owner.tenant, session), notes), timeout)
+        key = key_of(owner.tenant, session)
+        await self.call(self.records.note(owner.tenant, key, notes, synced=synced), timeout)
 
     async def call(self, call: Awaitable[Value], timeout: float | None = None) -> Value:
         """Await a store call, with a timeout. After a failure, calls fail at once for a while.
@@ -534,8 +547,19 @@ class GatewayStorage:
 
         self._queue.put_other(write, _BYTES_PER_BYTE * _size(pivot))
 
-    def write_notes_later(self, owner: Owner, session: str, notes: Mapping[str, bytes]) -> None:
-        self._queue.put_other(lambda: self.write_notes(owner, session, notes), sum(map(len, notes.values())))
+    def write_notes_later(
+        self, owner: Owner, session: str, notes: Mapping[str, bytes], *, on_failure: Callable[[], object]
+    ) -> None:
+        """Write notes in the background; call ``on_failure`` if the store refuses them."""
+
+        async def write() -> None:
+            try:
+                await self.write_notes(owner, session, notes, synced=False)
+            except StoreError:
+                on_failure()
+                raise
+
+        self._queue.put_other(write, sum(map(len, notes.values())))
 
     async def wait_for_room(self) -> None:
         await self._queue.wait_for_room()
@@ -580,11 +604,6 @@ def deepest(chain: HashChain, notes: Mapping[str, bytes], codec: ValueCodec, end
 
 
 # --- Notes ---
-
-
-def encode_note(value: msgspec.Struct, codec: ValueCodec) -> bytes:
-    """Encode a value as the bytes of a note."""
-    return codec.pack_whole(msgspec.to_builtins(value))
 
 
 def decode_note(data: bytes, codec: ValueCodec, kind: type[Note]) -> Note:

@@ -94,12 +94,13 @@ class Growth extends HTMLElement {
       );
     }
     this.#steps(chart, points, x, band, floor);
+    let below = -Infinity; // labels are placed from above; one that would touch another is below its line
     for (const [name, at] of lines) {
       if (at > top) continue;
-      chart.append(
-        svg('line', {class: `limit ${name}`, x1: LEFT, x2: width - RIGHT, y1: y(at), y2: y(at)}),
-        svg('text', {class: `limit-name ${name}`, x: LEFT + 4, y: y(at) - 4, text: `${name} ${short(at)}`}),
-      );
+      const place = y(at) - 4 < below + 13 ? y(at) + 12 : y(at) - 4;
+      chart.append(svg('line', {class: `limit ${name}`, x1: LEFT, x2: width - RIGHT, y1: y(at), y2: y(at)}));
+      if (place >= below + 13) chart.append(svg('text', {class: `limit-name ${name}`, x: LEFT + 4, y: place, text: `${name} ${short(at)}`}));
+      below = Math.max(below, place);
     }
     this.#markers(chart, points, compactions, x, y, floor, band, width);
     const cursor = svg('rect', {class: 'cursor', y: TOP, height: floor - TOP, width: Math.max(band, 1), visibility: 'hidden'});

@@ -22,7 +22,7 @@ function listScreen(frame) {
   const show = async () => {
     const list = frame.detail.compactions.toReversed();
     element.replaceChildren(list.length ? h('section', {class: 'card'}, h('h2', {text: count(list.length, 'compaction')}), compactionTable(frame, list))
-      : empty('No compaction yet', 'The context has always fit. Use “Try it” to see what a compaction would do.'));
+      : empty('No compaction yet', 'Use “Try it” to see what a compaction would do.'));
   };
   return {
     element, show, refresh: show,
@@ -91,7 +91,8 @@ function oneScreen(frame, place) {
   function head() {
     const saved = known(view.tokens_before) && known(view.tokens_after) ? view.tokens_before - view.tokens_after : null;
     return h('section', {class: 'card'},
-      h('div', {class: 'bar'}, h('h2', {}, 'Compaction ', line(view.id, {class: 'mono'})), view.undone ? h('span', {class: 'tag', text: 'undone'}) : null, h('span', {class: 'grow'}), moment(view.at)),
+      h('div', {class: 'bar'}, h('h2', {}, 'Compaction ', line(view.id, {class: 'mono'})), view.undone ? h('span', {class: 'tag', text: 'undone'}) : null, h('span', {class: 'grow'}), moment(view.at),
+        frame.can('undo') && !view.undone ? button('Undo this compaction', {icon: 'undo', kind: 'small', on: {click: undo}}) : null),
       known(view.tokens_before) ? shrink(view) : null,
       h('div', {class: 'meta'}, view.reason ? h('span', {}, 'why: ', line(view.reason)) : null, view.policy ? h('span', {}, 'policy: ', line(view.policy)) : null,
         saved ? h('span', {text: `${number(saved)} tokens less in every request (${percent(saved / view.tokens_before)})`}) : null));
@@ -165,6 +166,16 @@ function oneScreen(frame, place) {
       h('div', {class: 'quote', dir: 'auto'}, plain(one.text)),
       h('ul', {class: 'refs'}, found.slice(0, 20).map(([row]) => h('li', {}, h('button', {type: 'button', class: 'link', on: {click: () => frame.message(row.seq)}}, line(row.ref, {class: 'mono'}), ' ', line(row.title)))),
         missing.slice(0, 20).map((seq) => h('li', {}, h('button', {type: 'button', class: 'link', text: `Message ${number(seq)}`, on: {click: () => frame.message(seq)}}), h('span', {class: 'faint', text: ' not replaced by this compaction'}))))));
+  }
+
+  async function undo() {
+    const all = frame.detail.compactions;
+    const newer = all.slice(all.findIndex((one) => one.id === view.id) + 1).filter((one) => !one.undone).length;
+    const also = newer ? ` It also takes back ${count(newer, 'newer compaction')}, made from its result.` : '';
+    const done = await frame.act({action: 'undo', compaction: view.id}, {
+      title: 'Undo this compaction?', text: `The next request carries the messages again that it replaced.${also} Redo takes this back.`, label: 'Undo',
+    });
+    if (done) await refresh();
   }
 
   async function edit() {

@@ -3,7 +3,7 @@
 import './rows.js';
 import {get, session} from './api.js';
 import {messagePane} from './dialogs.js';
-import {KINDS, dot, empty, h, icon, kindName, known, line, number, short} from './dom.js';
+import {KINDS, count, dot, empty, h, icon, kindName, known, line, number, short} from './dom.js';
 
 const STATES = {replaced: 'replaced', shortened: 'shortened', undone: 'undone'};
 
@@ -55,7 +55,9 @@ export function messagesScreen(frame, place) {
   }
 
   function tell(answer) {
-    total.textContent = `${number(answer.total)} messages${answer.complete ? '' : ' so far'}`;
+    const others = answer.total - answer.messages - answer.notes;
+    const all = [count(answer.messages, 'message'), answer.notes ? `${number(answer.notes)} by kompakt` : '', others > 0 ? `${number(others)} taken back` : ''];
+    total.textContent = kind ? `${number(answer.total)}${answer.complete ? '' : ' so far'}` : answer.complete ? all.filter(Boolean).join(' · ') : all[0];
     if (!answer.complete) setTimeout(() => frame.signal.aborted || refresh(), 400);
   }
 

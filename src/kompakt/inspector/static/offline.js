@@ -55,9 +55,9 @@ function list(all, {query = ''}) {
   return {rows, next: null, total: rows.length};
 }
 
-function messages({rows: all}, {start = 0, limit = 100, kind = ''}) {
+function messages({rows: all, detail, notes}, {start = 0, limit = 100, kind = ''}) {
   const rows = kind ? all.filter((row) => row.kind === kind) : all;
-  return {rows: rows.slice(start, start + limit), start, total: rows.length, complete: true};
+  return {rows: rows.slice(start, start + limit), start, total: rows.length, messages: detail.messages, notes, complete: true};
 }
 
 const row = (content, seq) => content.rows.find((one) => one.seq === seq);

@@ -120,7 +120,9 @@ export function sessionFrame(id, signal, state) {
         tab.tabIndex = selected ? 0 : -1;
         if (!selected) continue;
         panel.setAttribute('aria-labelledby', tab.id);
-        tab.scrollIntoView({block: 'nearest', inline: 'nearest'});
+        const inner = tab.getBoundingClientRect(), outer = tabs.getBoundingClientRect();
+        // Not scrollIntoView: it also scrolls a page that embeds this one.
+        tabs.scrollLeft += Math.min(0, inner.left - outer.left) + Math.max(0, inner.right - outer.right);
       }
       if (!same) {
         current?.stop.abort();
@@ -219,19 +221,21 @@ function overviewScreen(frame) {
     else chart.replaceChildren(empty('No steps yet', 'The chart starts with the first request.'));
     below.replaceChildren(...[
       cacheCard(frame.detail), compactionsCard(frame), pinsCard(frame)].filter(Boolean));
+    if (!frame.detail.complete) frame.reload(); // the chart is drawn, so the numbers are known now
   }
 
   function drawTiles() {
     const detail = frame.detail;
     const tile = (name, value, note, extra) => h('div', {class: 'tile-card'}, h('div', {class: 'tile-label', text: name}), h('div', {class: 'tile-value', text: value}), extra ?? null, note ? h('div', {class: 'tile-note', text: note}) : null);
+    const later = detail.complete ? null : 'being counted';
     tiles.replaceChildren(
       tile('Context', known(detail.fullness) ? percent(detail.fullness) : short(detail.tokens),
         known(detail.window) ? `${number(detail.tokens)} of ${number(detail.window)} tokens` : `${number(detail.tokens)} tokens, window unknown`,
         known(detail.fullness) ? meter(detail.fullness, 'Context in use') : null),
-      tile('Steps', number(detail.steps), `${count(detail.messages, 'message')} · ${count(detail.turns, 'turn')}`),
-      tile('Compactions', number(detail.compacted), `${count(detail.recallable, 'message')} in recall`),
+      tile('Steps', number(detail.steps), `${count(detail.messages, 'message')} · ${later ?? count(detail.turns, 'turn')}`),
+      tile('Compactions', number(detail.compacted), later ?? `${count(detail.recallable, 'message')} in recall`),
       tile('Tokens saved', short(detail.tokens_saved), 'removed by compactions'),
-      tile('Money saved', money(detail.money_saved), known(detail.money_saved) ? 'estimated from list prices' : 'price of the model unknown'));
+      tile('Money saved', money(detail.money_saved), later ?? (known(detail.money_saved) ? 'estimated from list prices' : 'price of the model unknown')));
   }
 
   return {element, show, refresh: show};
@@ -259,7 +263,7 @@ function cacheCard(detail) {
 
 function compactionsCard(frame) {
   const list = frame.detail.compactions;
-  return card('Compactions', list.length ? compactionTable(frame, list.toReversed().slice(0, 8)) : h('p', {class: 'faint', text: 'None yet. The context has always fit.'}));
+  return card('Compactions', list.length ? compactionTable(frame, list.toReversed().slice(0, 8)) : h('p', {class: 'faint', text: frame.detail.fullness > 1 ? 'None yet. The context is larger than the window.' : 'None yet.'}));
 }
 
 function pinsCard(frame) {
@@ -270,6 +274,15 @@ function pinsCard(frame) {
 }
 
 // A step ----------------------------------------------------------------------------------------------------------
+
+/** JSON with indentation; a text that was cut stays as it is. */
+function indented(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
 
 function stepScreen(frame, place) {
   const n = Number(place.arg);
@@ -288,15 +301,16 @@ function stepScreen(frame, place) {
         h('div', {class: 'meta'}, step.model ? line(step.model) : null, h('span', {text: `${number(step.total)} tokens`}), h('span', {text: `${percent(step.total ? step.cached / step.total : 0)} from cache`}), step.at ? moment(step.at) : null,
           step.compaction ? h('a', {href: frame.link('compactions', step.compaction), text: 'contains a pivot'}) : null),
         h('span', {class: 'grow'}),
-        n > 1 ? h('a', {class: 'button small', href: frame.link('steps', n - 1), text: 'Previous'}) : null,
-        isNext ? null : h('a', {class: 'button small', href: frame.link('steps', n + 1), text: 'Next'})),
+        h('nav', {class: 'pair', 'aria-label': 'Requests'},
+          n > 1 ? h('a', {class: 'button small', href: frame.link('steps', n - 1), text: 'Previous'}) : null,
+          isNext ? null : h('a', {class: 'button small', href: frame.link('steps', n + 1), text: 'Next'}))),
       h('section', {class: 'card'},
         h('div', {class: 'split', role: 'img', 'aria-label': sizes.map((kind) => `${kindName(kind)} ${number(step.tokens[kind])} tokens`).join(', ')}, sizes.map((kind) => h('span', {class: kindClass(kind), vars: {'flex-grow': String(step.tokens[kind])}}))),
         h('div', {class: 'split-legend'}, sizes.map((kind) => h('span', {}, h('span', {class: `swatch ${kindClass(kind)}`}), kindName(kind), h('b', {text: number(step.tokens[kind])}))))),
       h('div', {class: 'sides'},
         h('section', {class: 'card flush side'}, h('h2', {}, 'Messages', h('span', {class: 'faint', text: `${number(step.rows.length + step.left_out)} sent${step.left_out ? `, the newest ${number(step.rows.length)} shown` : ''} · ${count(step.answer.length, 'answer')}`})), list),
-        h('section', {class: 'card flush side'}, h('h2', {}, 'Request body', h('span', {class: 'faint', text: step.body_chars > step.body.length ? `the first ${number(step.body.length)} of ${number(step.body_chars)} characters` : `${number(step.body_chars)} characters`})),
-          h('div', {class: 'text pivot-scroll', tabindex: 0, role: 'region', 'aria-label': 'Request body'}, h('pre', {class: 'chunk', dir: 'auto'}, plain(step.body))))));
+        h('section', {class: 'card flush side'}, h('h2', {}, 'Request body', h('span', {class: 'faint', text: step.body_chars > step.body.length ? `the first ${number(step.body.length)} of ${number(step.body_chars)} characters` : `${number(step.body_chars)} characters, indented here`})),
+          h('div', {class: 'text pivot-scroll', tabindex: 0, role: 'region', 'aria-label': 'Request body'}, h('pre', {class: 'chunk', dir: 'auto'}, plain(indented(step.body)))))));
     const cells = (row) => (answers.has(row.seq) ? [...messageCells(row), h('span', {class: 'tag accent', text: 'answer'})] : messageCells(row));
     list.show({total: rows.length, load: (start, limit) => rows.slice(start, start + limit), draw: cells, height: 40});
   }

@@ -100,7 +100,7 @@ export function sessionList(place, signal, state) {
 }
 
 function drawn(row) {
-  const facts = [row.client, row.model, row.format].filter((one, index, all) => one && all.indexOf(one) === index);
+  const facts = [row.client, row.model, row.client ? null : row.format].filter((one, index, all) => one && all.indexOf(one) === index);
   const title = row.title || row.id;
   return h('tr', {'data-id': row.id},
     h('td', {class: 'title-cell'},

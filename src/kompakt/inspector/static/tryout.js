@@ -57,6 +57,7 @@ export function tryScreen(frame, place) {
         h('div', {class: 'shrink', role: 'img', 'aria-label': `${number(view.tokens_before)} tokens before, ${number(view.tokens_after)} after, budget ${number(view.budget)}`},
           h('span', {class: 'shrink-name', text: 'before'}), h('span', {class: 'shrink-bar'}, h('span', {vars: {width: share(view.tokens_before)}})), h('b', {text: number(view.tokens_before)}),
           h('span', {class: 'shrink-name', text: 'after'}), h('span', {class: 'shrink-bar after'}, h('span', {vars: {width: share(view.tokens_after)}}), h('i', {class: 'budget-mark', title: `Budget ${number(view.budget)}`, vars: {left: `${Math.min(100, (view.budget / top) * 100)}%`}})), h('b', {text: number(view.tokens_after)})),
+        view.note ? h('p', {class: 'faint note', text: view.note}) : null,
         view.problems.map((problem) => h('p', {class: 'problem'}, line(problem)))),
       h('div', {class: 'sides'},
         h('section', {class: 'card flush side'}, h('h2', {}, 'Would be replaced', h('span', {class: 'faint', text: `${count(view.removed_count, 'message')} · ${short(view.removed_tokens)} tokens${view.removed_count > rows.length ? `, the first ${rows.length} shown` : ''}`})), list),

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
 
     from kompakt.view.inspection import Inspection
 
-PIPE_WIDTH = 160
-"""Columns of a table that does not go to a terminal."""
-
 MOST_SESSIONS = 1_000
 """Sessions that a printed list has at most."""
 
@@ -40,8 +37,6 @@ async def print_tables(inspection: Inspection, *, session: str | None = None, co
 
     if console is None:
         console = Console(highlight=False)
-        if not console.is_terminal:
-            console.width = PIPE_WIDTH
     session = session or await _only(inspection)
     if session is None:
         await report.print_list(inspection, console, MOST_SESSIONS)

@@ -47,8 +47,10 @@ def growth_lines(growth: Growth, width: int, height: int, *, colored: bool = Tru
     lines = [_line(stacks, row, rows, top, columns, dashed=row == trigger_row) for row in reversed(range(rows))]
     marks, count = _marks(growth, chosen, columns)
     lines.append(marks)
-    first, last = str(points[0].step), f"{points[-1].step} steps"
-    lines.append(Text(" " * _AXIS + first + last.rjust(max(1, len(chosen)) - len(first)), style="dim", no_wrap=True))
+    first, last = str(points[0].step), f"{points[-1].step} step{'s' * (points[-1].step != 1)}"
+    room = len(chosen) - len(first)
+    labels = first + last.rjust(room) if room > len(last) else last
+    lines.append(Text(" " * _AXIS + labels, style="dim", no_wrap=True))
     lines.append(_legend(growth, count, colored=colored))
     return lines
 

@@ -59,7 +59,7 @@ class SessionScreen(Screen[None]):
         Binding("t", "tab('try')", "Try it"),
         Binding("r", "tab('recall')", "Recall"),
         Binding("slash", "tab('recall')", "Search", show=False, key_display="/"),
-        Binding("s", "request", "Request"),
+        Binding("s", "request", "Sent"),
         Binding("p", "pin", "Pin"),
         Binding("u", "undo", "Undo"),
         Binding("U", "redo", "Redo", show=False),
@@ -196,6 +196,8 @@ class SessionScreen(Screen[None]):
                 self.load_context()
             case "compactions":
                 self.load_compaction(None)
+            case "try" if self._budget() is not None:
+                self.load_preview(focus=False)
             case _:
                 pass
 
@@ -449,8 +451,8 @@ class SessionScreen(Screen[None]):
         return value if isinstance(value, str) else "default"
 
     @work(group="preview", exclusive=True)
-    async def load_preview(self) -> None:
-        """Show what a compaction to this budget would do."""
+    async def load_preview(self, *, focus: bool = True) -> None:
+        """Show what a compaction to this budget would do; ``focus`` moves the cursor to it."""
         budget = self._budget()
         if budget is None:
             self._say("the budget must be a positive number of tokens", error=True)
@@ -462,7 +464,8 @@ class SessionScreen(Screen[None]):
             return
         self.query_one("#outcome", Static).update(_outcome(preview))
         self.query_one("#pivot-text", Static).update(block(preview.pivot))
-        self.query_one("#would-read").focus()
+        if focus:
+            self.query_one("#would-read").focus()
         self._rows("#would-remove").show(preview.removed, cursor=0)
 
     # --- recall ------------------------------------------------------------------------------------------------------
@@ -644,6 +647,8 @@ def _outcome(preview: CompactionPreview) -> Text:
         text.append("does not fit", "bold red")
     text.append(f"  removes {preview.removed_count:,} messages ({short(preview.removed_tokens)} tokens)", "")
     text.append(f"  {preview.seconds * 1000:,.0f} ms", "dim")
+    if preview.note:
+        text.append(f"\n {preview.note}", "dim")
     for problem in preview.problems[:3]:
         text.append("\n ").append_text(Text(line(problem, 160).plain, "red"))
     return text

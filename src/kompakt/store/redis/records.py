@@ -123,6 +123,7 @@ class RedisRecords:
                 return heads
 
     async def commit(self, batch: Batch, *, seen: Head | None, fence: Fence | None = None) -> bool:
+        check_names(batch.notes)
         key = batch.head.key
         tenant = self._tenant(batch.head.tenant)
         args: list[str | bytes | int] = [batch.id, key, tenant]
@@ -139,8 +140,9 @@ class RedisRecords:
         for pair in batch.blobs.items():
             args += pair
         uses = used_blobs(batch)
-        args += [len(uses), *uses]
-        answer = await self._script(COMMIT, [*(self._own(key, part) for part in PARTS), f"{tenant}sessions"], args)
+        args += [len(uses), *uses, len(batch.notes), *_note_pairs(tenant, batch.notes)]
+        keys = [*(self._own(key, part) for part in PARTS), f"{tenant}sessions", self._own(key, "notes")]
+        answer = await self._script(COMMIT, [*keys, f"{tenant}noted"], args)
         if answer == b"changed":
             raise Conflict(f"session {key}: another writer committed first; read it again and retry")
         if answer == b"fenced":
@@ -204,13 +206,12 @@ class RedisRecords:
         """Return ``None``: Redis has a search index only with a module."""
         return None
 
-    async def note(self, tenant: str, key: str, notes: Mapping[str, bytes]) -> None:
+    async def note(self, tenant: str, key: str, notes: Mapping[str, bytes], *, synced: bool = True) -> None:
         check_names(notes)
         if not notes:
             return
         prefix = self._tenant(tenant)
-        pairs = [part for name, value in notes.items() for part in (f"{prefix}note:{name}", value)]
-        await self._script(NOTE, [self._own(key, "notes"), f"{prefix}noted"], [key, *pairs])
+        await self._script(NOTE, [self._own(key, "notes"), f"{prefix}noted"], [key, *_note_pairs(prefix, notes)])
 
     async def notes(self, tenant: str, names: Collection[str]) -> dict[str, bytes]:
         prefix, wanted = self._tenant(tenant), list(dict.fromkeys(names))
@@ -293,6 +294,11 @@ class RedisRecords:
 
 def _pack(value: Head | StoredRow | StoredEvent) -> bytes:
     return msgspec.msgpack.encode(value)
+
+
+def _note_pairs(prefix: str, notes: Mapping[str, bytes]) -> list[str | bytes]:
+    """Return the key and the value of each note."""
+    return [part for name, value in notes.items() for part in (f"{prefix}note:{name}", value)]
 
 
 def _milliseconds(lease: float) -> int:

@@ -28,12 +28,12 @@ def _script(text: str) -> LuaScript:
 
 COMMIT = _script("""
 local head, rows, names, turns, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local batches, blobs, fences, sessions = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local batches, blobs, fences, sessions, notes, noted = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local batch, key, tenant = ARGV[1], ARGV[2], ARGV[3]
 if redis.call('SISMEMBER', batches, batch) == 1 then return 'there' end
 local now = redis.call('HMGET', head, 'rows', 'events')
 if (now[1] or '') ~= ARGV[4] or (now[2] or '') ~= ARGV[5] then return 'changed' end
-for at, kind in ipairs({'hash', 'hash', 'hash', 'zset', 'hash', 'set', 'set', 'hash', 'zset'}) do
+for at, kind in ipairs({'hash', 'hash', 'hash', 'zset', 'hash', 'set', 'set', 'hash', 'zset', 'set', 'set'}) do
   local found = redis.call('TYPE', KEYS[at]).ok
   if found ~= kind and found ~= 'none' then return redis.error_reply('WRONGTYPE ' .. KEYS[at]) end
 end
@@ -61,14 +61,22 @@ for _ = 1, tonumber(take()) do
   redis.call('SADD', blobs, hash)
   redis.call('SADD', tenant .. 'uses:' .. hash, key)
 end
+for _ = 1, tonumber(take()) do
+  local note, data = take(), take()
+  if redis.call('EXISTS', note) == 0 then
+    redis.call('SADD', notes, note)
+    redis.call('SADD', noted, key)
+    redis.call('SET', note, data)
+  end
+end
 redis.call('HSET', head, 'value', value, 'name', name, 'tenant', tenant, 'rows', newest, 'events', last)
 redis.call('ZADD', sessions, 0, key)
 redis.call('SADD', batches, batch)
 return 'done'
 """)
-"""Keys: those of the session, then the tenant's list. Arguments: batch id, session key, prefix of the tenant, the rows
-and events that the writer read, name and number of the fence, four values of the head, then rows, events, blobs and
-used blobs, each preceded by their count."""
+"""Keys: those of the session, the tenant's list, the notes of the session, the tenant's sessions with notes. Arguments:
+batch id, session key, prefix of the tenant, the rows and events that the writer read, name and number of the fence,
+four values of the head, then rows, events, blobs, used blobs and notes, each preceded by their count."""
 
 HEADS = _script("""
 local found = {}

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from kompakt.errors import Conflict, StoreDamaged, StoreError, UsageError
 from kompakt.store.records import Fence, StoredRow
@@ -57,6 +57,8 @@ PATIENCE = 30.0
 READERS = 4
 """Connections for notes; a reader that finds none free waits."""
 
+_Value = TypeVar("_Value")
+
 _READ_NOTES = "SELECT name, data FROM kompakt_notes WHERE tenant = $1 AND name = ANY($2::bytea[])"
 _NOW = "extract(epoch FROM clock_timestamp())"
 # A commit holds a share lock on the lock's row until it ends. Both statements read the clock after waiting for that:
@@ -75,6 +77,7 @@ _RENEW = text(
     " FROM held WHERE l.key = held.key AND l.name = held.name"
 )
 _RELEASE = text("UPDATE kompakt_locks SET expires = 0 WHERE key = :key AND name = :name AND fence = :fence")
+_UNSYNCED = text("SET LOCAL synchronous_commit TO OFF")
 _TRY = text("SELECT pg_try_advisory_lock(:first, :second)")
 _UNLOCK = text("SELECT pg_advisory_unlock(:first, :second)")
 _SHARE = text("SELECT pg_advisory_xact_lock_shared(:first, :second)")
@@ -120,6 +123,14 @@ class PostgresRecords(SqlRecords):
             return
         async with self.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             yield connection
+
+    async def _write(
+        self, work: Callable[[AsyncConnection], Coroutine[Any, Any, _Value]], *, synced: bool = True
+    ) -> _Value:
+        async with self._using(write=True) as connection:
+            if not synced:
+                await connection.execute(_UNSYNCED)
+            return await work(connection)
 
     def _translate_error(self, error: BaseException) -> StoreError:
         place, state = self.place, _state(error)

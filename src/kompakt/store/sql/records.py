@@ -142,10 +142,14 @@ class SqlRecords(ABC):
         async with self.translate_errors(), self._connection(write=write) as connection:
             yield connection
 
-    async def _write(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, _Value]]) -> _Value:
-        """Run ``work`` in a transaction; it awaits nothing but calls of the connection."""
-        async with self._using(write=True) as connection:
-            return await work(connection)
+    @abstractmethod
+    async def _write(
+        self, work: Callable[[AsyncConnection], Coroutine[Any, Any, _Value]], *, synced: bool = True
+    ) -> _Value:
+        """Run ``work`` in a transaction; it awaits nothing but calls of the connection.
+
+        For ``synced`` see ``Batch``.
+        """
 
     async def close(self) -> None:
         await self.engine.dispose()
@@ -213,7 +217,10 @@ class SqlRecords(ABC):
             return await self._found(connection, key, " ".join(words), limit)
 
     async def commit(self, batch: Batch, *, seen: Head | None, fence: Fence | None = None) -> bool:
-        return await self._write(lambda connection: self._write_batch(connection, batch, seen, fence))
+        check_names(batch.notes)
+        return await self._write(
+            lambda connection: self._write_batch(connection, batch, seen, fence), synced=batch.synced
+        )
 
     async def _write_batch(
         self, connection: AsyncConnection, batch: Batch, seen: Head | None, fence: Fence | None
@@ -232,15 +239,15 @@ class SqlRecords(ABC):
         if worded := [row for row in batch.rows if row.words]:
             await self._write_words(connection, head.key, worded)
         await self._write_blobs(connection, batch)
+        if batch.notes:
+            await self._add(connection, NOTES, _note_values(head.tenant, head.key, batch.notes))
         return True
 
-    async def note(self, tenant: str, key: str, notes: Mapping[str, bytes]) -> None:
+    async def note(self, tenant: str, key: str, notes: Mapping[str, bytes], *, synced: bool = True) -> None:
         check_names(notes)
-        if not notes:
-            return
-        shared = {"tenant": as_bytes(tenant), "key": key}
-        values = [shared | {"name": as_bytes(name), "data": notes[name]} for name in sorted(notes)]
-        await self._write(lambda connection: self._add(connection, NOTES, values))
+        if notes:
+            values = _note_values(tenant, key, notes)
+            await self._write(lambda connection: self._add(connection, NOTES, values), synced=synced)
 
     async def notes(self, tenant: str, names: Collection[str]) -> dict[str, bytes]:
         asked, of = {as_bytes(name): name for name in names}, as_bytes(tenant)
@@ -367,6 +374,11 @@ class SqlRecords(ABC):
 def refused(place: str, why: str) -> StoreUnavailable:
     """Return the error of a store that cannot be used."""
     return StoreUnavailable(f"{place}: {why}")
+
+
+def _note_values(tenant: str, key: str, notes: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    shared = {"tenant": as_bytes(tenant), "key": key}
+    return [shared | {"name": as_bytes(name), "data": notes[name]} for name in sorted(notes)]
 
 
 def _values(record: Head | StoredRow | StoredEvent, *left_out: str) -> dict[str, Any]:

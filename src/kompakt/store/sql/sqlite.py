@@ -1,13 +1,16 @@
 """Sessions in one SQLite file: no server, many processes at once, safe if a process is killed at any moment.
 
-The file is in WAL mode and every commit is synced, so readers never wait and an acknowledged commit survives. There is
-one writer at a time. Tasks of a process queue for an asyncio lock, in order, and only the first begins a transaction,
-with ``BEGIN IMMEDIATE``: a transaction that starts as a reader and is upgraded later can fail half-way. Writers wait up
-to ``patience`` seconds for other processes. Deleted data is overwritten with zeros.
+The file is in WAL mode, so readers never wait. A commit is synced unless its batch says otherwise, and a synced commit
+survives a failure of the machine, together with all commits before it. Locks are not synced: their holders do not
+survive such a failure either.
 
-A commit costs one disk sync. A connection is a thread, and handing a statement to a thread costs more than most
-statements. So the frequent calls avoid it: ``_Writer`` runs a whole transaction in one call of its thread, and
-``_QuickReader`` reads without a thread. Four connections of a pool serve all other calls.
+There is one writer at a time. Tasks of a process queue for an asyncio lock, in order, and only the first begins a
+transaction, with ``BEGIN IMMEDIATE``: a transaction that starts as a reader and is upgraded later can fail half-way.
+Writers wait up to ``patience`` seconds for other processes. Deleted data is overwritten with zeros.
+
+A connection is a thread, and handing a statement to a thread costs more than most statements. So the frequent calls
+avoid it: ``_Writer`` runs a whole transaction in one call of its thread, and ``_QuickReader`` reads without a thread.
+Four connections of a pool serve all other calls.
 """
 
 from __future__ import annotations
@@ -92,6 +95,7 @@ _ACQUIRE = text(
 )
 _RENEW = text("UPDATE kompakt_locks SET expires = :until WHERE key = :key AND name = :name AND fence = :fence")
 _HELD = text("SELECT fence, expires FROM kompakt_locks WHERE key = :key AND name = :name AND expires > 0")
+_HELD_NOW = "SELECT fence, expires FROM kompakt_locks WHERE key = ? AND name IN ({marks}) AND expires > 0"
 _MAX_LEASES = 10_000
 """Maximum number of observed leases; a dropped one is observed again."""
 _SEARCH = text(
@@ -253,10 +257,13 @@ class _Result(NamedTuple):
     """What ``SqlRecords`` uses of the result of a write."""
 
     rowcount: int
-    first: tuple[Any, ...] | None
+    row: tuple[Any, ...] | None
+
+    def first(self) -> tuple[Any, ...] | None:
+        return self.row
 
     def scalar(self) -> Any:
-        return None if self.first is None else self.first[0]
+        return None if self.row is None else self.row[0]
 
 
 class _Transaction:
@@ -271,7 +278,8 @@ class _Transaction:
         if len(several) > 1:
             return _Result(self._connection.executemany(sql, several).rowcount, None)
         cursor = self._connection.execute(sql, several[0])
-        return _Result(cursor.rowcount, cursor.fetchone())
+        rows = cursor.fetchall()
+        return _Result(cursor.rowcount, rows[0] if rows else None)
 
 
 @lru_cache(100)
@@ -285,15 +293,29 @@ class _Writer:
     def __init__(self, path: Path, patience: float) -> None:
         self._path, self._patience = path, patience
         self._open: _Connection | None = None
+        self._is_synced = True
 
-    async def run(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, _Value]]) -> _Value:
+    async def run(
+        self, work: Callable[[AsyncConnection], Coroutine[Any, Any, _Value]], *, synced: bool = True
+    ) -> _Value:
         """Run ``work`` in a transaction. It is not interrupted if the caller is cancelled."""
-        return await (await self.connection()).call(partial(_transact, work))
+        return await (await self.connection()).call(partial(self._transact, work, synced))
+
+    def _transact(
+        self,
+        work: Callable[[AsyncConnection], Coroutine[Any, Any, _Value]],
+        synced: bool,
+        connection: sqlite3.Connection,
+    ) -> _Value:
+        if synced != self._is_synced:
+            connection.execute(f"PRAGMA synchronous={'FULL' if synced else 'NORMAL'}")
+            self._is_synced = synced
+        return _transact(work, connection)
 
     async def connection(self) -> _Connection:
         """Return the connection; called by one task at a time."""
         if self._open is None:
-            self._open = await _opened(self._path, self._patience)
+            self._open, self._is_synced = await _opened(self._path, self._patience), True
         return self._open
 
     async def close(self) -> None:
@@ -347,9 +369,11 @@ class SqliteRecords(SqlRecords):
         await self._writer.close()
         await super().close()
 
-    async def _write(self, work: Callable[[AsyncConnection], Coroutine[Any, Any, _Value]]) -> _Value:
+    async def _write(
+        self, work: Callable[[AsyncConnection], Coroutine[Any, Any, _Value]], *, synced: bool = True
+    ) -> _Value:
         async with self.translate_errors(), self._turn:
-            return await self._writer.run(work)
+            return await self._writer.run(work, synced=synced)
 
     async def head(self, key: str) -> Head | None:
         found = await self._reader.read(_HEAD, key, [key]) if storable([key]) else []
@@ -421,37 +445,50 @@ class SqliteRecords(SqlRecords):
 
         The fence number starts with the time in milliseconds, so it grows even if the row was deleted with its session.
         """
-        async with self._using() as connection:
-            if await self._holder(connection, key, name, lease) is not None:
-                return None
-        async with self._using(write=True) as connection:
+        if await self._is_held(key, name, lease):
+            return None
+
+        async def take(connection: AsyncConnection) -> Fence | None:
             if await self._holder(connection, key, name, lease) is not None:
                 return None
             now = time.time()  # inside the transaction, so that waiting for other writers does not use up the lease
             values = {"key": key, "name": name, "until": now + lease, "first": int(now * 1000)}
-            number: int = (await connection.execute(_ACQUIRE, values)).scalar_one()
+            number = cast("int", (await connection.execute(_ACQUIRE, values)).scalar())
             self._leases.note(key, name, number, now + lease, lease)
-        return Fence(name, number)
+            return Fence(name, number)
+
+        return await self._write(take, synced=False)
 
     async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
-        async with self._using(write=True) as connection:
+        async def extend(connection: AsyncConnection) -> bool:
             if await self._holder(connection, key, fence.name, lease) != fence.number:
                 return False
             until = time.time() + lease
             await connection.execute(_RENEW, {"key": key, "name": fence.name, "fence": fence.number, "until": until})
             self._leases.note(key, fence.name, fence.number, until, lease)
-        return True
+            return True
+
+        return await self._write(extend, synced=False)
 
     async def release(self, key: str, fence: Fence) -> None:
-        async with self._using(write=True) as connection:
-            await connection.execute(_RENEW, {"key": key, "name": fence.name, "fence": fence.number, "until": 0.0})
+        values = {"key": key, "name": fence.name, "fence": fence.number, "until": 0.0}
+        await self._write(lambda connection: _executed(connection, _RENEW, values), synced=False)
+
+    async def _is_held(self, key: str, name: str, lease: float) -> bool:
+        """Return whether a lock is held, without a transaction; false if that cannot be read now."""
+        found = await self._reader.read(_HELD_NOW, key, [name]) if storable([key, name]) else []
+        return bool(found) and not self._leases.has_ended(key, name, found[0][0], found[0][1], lease)
 
     async def _holder(self, connection: AsyncConnection, key: str, name: str, lease: float) -> int | None:
         """Return the fence number of a held lock."""
         row = (await connection.execute(_HELD, {"key": key, "name": name})).first()
-        if row is None or self._leases.has_ended(key, name, row.fence, row.expires, lease):
+        if row is None or self._leases.has_ended(key, name, row[0], row[1], lease):
             return None
-        return row.fence
+        return row[0]
+
+
+async def _executed(connection: AsyncConnection, statement: Executable, values: dict[str, Any]) -> None:
+    await connection.execute(statement, values)
 
 
 class _Leases:
