@@ -235,7 +235,7 @@ def test_calls_of_a_step_run_concurrently() -> None:
 
         def wait(n: int) -> str:
             """Wait for the others."""
-            together.wait(timeout=20)
+            together.wait(timeout=120)
             return str(n)
 
         with Provider(script, window=WINDOW) as provider:

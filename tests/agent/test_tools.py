@@ -141,7 +141,7 @@ def test_sync_functions_run_in_threads() -> None:
 
     def wait() -> str:
         threads.add(threading.get_ident())
-        together.wait(timeout=20)
+        together.wait(timeout=120)
         return "waited"
 
     async def main() -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from kompakt.agent.client import ToolSpec
 from kompakt.errors import UsageError
-from kompakt.model.json import decode, encode
+from kompakt.model.json import decode, encode, prepare
 from kompakt.model.messages import Json, JsonObject, ToolCall, ToolResult
 from kompakt.model.phrases import NOT_FINISHED
 
@@ -29,6 +29,7 @@ class Tool:
     def __init__(self, function: Function) -> None:
         self.function = function
         self._arguments = _arguments_of(function)
+        prepare(self._arguments)
         schema = _schema_of(self._arguments)
         self.spec = ToolSpec(function.__name__, inspect.getdoc(function) or function.__name__, schema)
 

@@ -203,6 +203,14 @@ class TestFaults:
         client = Client(said, stop=stop)
         assert fault_of(client, material(*WORK)) == fault and len(client.bodies) == 1
 
+    def test_references_of_messages_that_stay_and_of_facts_are_not_invented(self) -> None:
+        """The request shows them, so a narrative may cite them."""
+        given = msgspec.structs.replace(
+            material(*WORK), kept=(user("Go on."),), kept_references=("mcafe1",), facts=f"{HEADING}\n- a [mfeed1]"
+        )
+        said = summarize(Client("- Parser fixed [mcafe1]\n- See also [mfeed1]"), given)
+        assert "[mcafe1]" in said and "[mfeed1]" in said
+
     def test_a_provider_that_fails_is_not_hidden(self) -> None:
         """Its error reaches the caller."""
         with pytest.raises(ProviderUnavailable):

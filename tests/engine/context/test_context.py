@@ -16,12 +16,12 @@ from tests.histories.messages import assistant, call, malformed, result, system,
 from tests.judges import FORMATS
 
 import kompakt
-from kompakt.engine.context.archive import ContextGroup
+from kompakt.engine.context.archive import ContextGroup, byte_size
 from kompakt.engine.context.context import Annotation, Context
 from kompakt.errors import UsageError
 from kompakt.model.groups import groups
-from kompakt.model.messages import Media, Message, Text, ToolResult
-from kompakt.model.references import References
+from kompakt.model.messages import Media, Message, Text, ToolCall, ToolResult
+from kompakt.model.references import References, _ascii_form, _form
 from kompakt.model.tokens import Counter, Family
 
 
@@ -187,6 +187,28 @@ class TestPruning:
         assert [part.media for part in context.project()[2].results] == [()]
         assert context.bytes < 200
 
+    def test_bytes_do_not_depend_on_when_they_are_asked_for(self) -> None:
+        """Messages are measured on demand: before, between or after they are hidden, replaced and shown again."""
+        messages = list(session(1, 6))
+
+        def measured(asks: set[int]) -> int:
+            context = Context(messages[:4])
+            steps = (
+                lambda: context.exclude(context.droppable()[0], reason="test"),
+                lambda: context.extend(messages[4:]),
+                lambda: [context.prune(index, 0) for index in range(len(messages)) if context.messages[index].results],
+                lambda: [context.exclude(group, reason="test") for group in context.droppable()[:2]],
+                lambda: [context.include(group) for group in context.groups[1:]],
+            )
+            for number, step in enumerate(steps):
+                if number in asks:
+                    assert context.bytes == sum(map(byte_size, context.visibility.shown_messages()))
+                step()
+            return context.bytes
+
+        found = [measured(asks) for asks in (set[int](), {0}, {1}, {2, 3}, {0, 1, 2, 3, 4})]
+        assert len(set(found)) == 1
+
     def test_skips_messages_that_would_grow(self) -> None:
         """An output shorter than its placeholder stays as it is."""
         context = Context([user("go"), assistant(call("a")), tool(result("a", "ok")), user("on")])
@@ -313,6 +335,18 @@ class TestAnnotations:
 
 
 class TestReferences:
+    @given(malformed)
+    def test_the_fast_form_of_a_message_is_the_canonical_one(self, messages: list[Message]) -> None:
+        """Names are stored, so both ways to put a message together give the same bytes, also around 1,024 of them."""
+        lengths = (0, 127, 128, 255, 1_023, 1_024, 1_025, 70_000)
+        texts = [text for n in lengths for text in ("a" * n, "a" * n + "\x7f", "ä" * n, "\ud800" * n)]
+        plain = [Message("tool", (ToolResult(text[:200], text),)) for text in texts]
+        plain += [Message("assistant", (Text(text), ToolCall(text, "run", text))) for text in texts]
+        for message in (*messages, *plain):
+            fast = _ascii_form(message)
+            assert not fast or fast == _form(message)
+        assert sum(map(bool, map(_ascii_form, plain))) >= len(plain) // 2
+
     def test_are_stable_unique_and_chained(self) -> None:
         """The same history has the same names on every pass and fork; another past gives other names."""
         history = kompakt.parse(plain.build("anthropic", messages=200, seed=4))

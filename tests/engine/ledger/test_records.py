@@ -46,6 +46,22 @@ class TestTables:
         assert "| north |" not in write(looked)
         assert "| north" in write([*looked, *did({"q": "north"}, "none", name="get_site")])
 
+    def test_where_room_is_short_rows_become_narrow_before_any_is_lost(self) -> None:
+        """Every order with its price is worth more than one order with everything."""
+
+        def booked(number: int) -> dict[str, Any]:
+            people = [{"first_name": "Ann", "last_name": "Lee"}, {"first_name": "Bo", "last_name": "Day"}]
+            legs = [{"origin": "OSL", "destination": "ROM", "flight": f"HA{number}7", "price": 100 + number}]
+            return {"booking_id": f"W{number}00", "kind": "one way", "legs": legs, "passengers": people}
+
+        spoken = user("What is the price of each of my flights? Keep kind, passengers, origin and destination.")
+        found = [did({"id": f"W{n}00"}, json.dumps(booked(n)), name="get_booking") for n in range(1, 9)]
+        messages = [spoken, *(message for pair in found for message in pair)]
+        wide = section(write(messages), LOOKED)
+        assert wide[0] == "W100 | OSL/ROM/HA17/101"
+        narrow = section(write(messages, 220), LOOKED)
+        assert len(narrow) == 8 and narrow[0] == "W100 | HA17/101"
+
     def test_of_a_search_the_record_that_occurs_elsewhere_is_kept(self) -> None:
         stock = [{"sku": f"K{number}00", "price": number} for number in range(1, 9)]
         history = [

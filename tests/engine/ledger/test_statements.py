@@ -61,6 +61,25 @@ class TestUsersWords:
         (found,) = written(messages, FINDINGS)
         assert found.endswith(" (the user disagreed)") == is_rejected
 
+    def test_a_short_request_without_a_result_gives_way_to_one_that_changed_something(self) -> None:
+        spent, lasting = "show me the colour of the footer", "make the links in the footer blue"
+        turns = [user("Go."), *NOISE, user(spent), assistant("It uses grey."), user(lasting), *edited("footer.css")]
+        messages = [*turns, user("Thanks, and the header?"), *NOISE]
+        assert spent in written(messages, USER)
+        texts = [write(messages, room) for room in range(60, 200)]
+        assert any(lasting in text and spent not in text for text in texts)
+        assert not any(spent in text and lasting not in text for text in texts)
+
+    def test_the_text_that_the_newest_message_replies_to_is_kept_before_others(self) -> None:
+        """The newest message is shown, but "yes, all of them" says nothing without the question."""
+        asked = "These orders will be cancelled: W100, W200 and W300, each with a full refund. Please confirm."
+        others = [assistant(f"Order W{n}00 was shipped on 4 May because the depot was closed.") for n in range(4, 9)]
+        before = [user("Cancel my orders."), *(part for other in others for part in (other, *NOISE))]
+        messages = [*before, user("All of them."), assistant(asked), user("Yes, do that."), *ran("ls")]
+        shown = len(messages) - 3
+        room = next(room for room in range(60, 900) if written(messages, FINDINGS, room=room, hidden=shown))
+        assert "W100, W200 and W300" in write(messages, room, hidden=shown)
+
     def test_a_short_reply_is_quoted_with_its_question(self) -> None:
         """A bare "yes" tells nothing to a reader who does not have the question."""
         asked = "The helper is unused. Should I remove it, and\nits test?\n\nShould I remove `stage_files()`?"
@@ -153,6 +172,13 @@ class TestRefusals:
         messages = [user("Fix it."), *refused]
         assert written(messages, CHANGES) == written(messages, RUNS) == []
         assert written(messages, USER)[1] == 'The user refused do `src/a.py`. The user said: "keep the old flag"'
+
+    def test_words_after_a_refusal_are_its_reason(self) -> None:
+        refused = did(
+            {"file_path": "a.md"}, "The user doesn't want to proceed with this tool use.", name="Edit", failed=True
+        )
+        said = written([user("Add it."), *refused, user("The hooks add that line already."), *NOISE], USER)
+        assert said == ["Add it.", "The user refused Edit `a.md`", "The hooks add that line already."]
 
     def test_without_a_reason(self) -> None:
         [said] = written(ran("git push", "Rejected by user", failed=True), USER)
@@ -265,6 +291,23 @@ class TestChanges:
         line = written([message for one in operations for message in calls[one]], CHANGES)[0]
         assert line.partition(";")[0] == f"a.py: {said}"
 
+    def test_the_newest_edits_say_how_a_file_is_now(self) -> None:
+        """An old edit may be longer, and a removal says nothing about what is there."""
+        old = edited("a.py", "x", "def first(with_a_long_list, of_arguments, that_nobody_needs_now):")
+        later = [edited("a.py", "y", f"limit = {n}00") for n in (1, 2)]
+        removal = edited("a.py", "some_long_line_that_was_removed = compute_everything_again(1, 2, 3)", "")
+        messages = [*old, *later[0], *later[1], *removal]
+        assert written(messages, CHANGES)[0].startswith("a.py: edited 4 times; `limit = 200`")
+
+    def test_a_line_that_a_later_edit_replaced_is_not_stated(self) -> None:
+        first = edited("a.py", "x", "name = 'malformed'\ncontent = 'not an array'\nexpected = 1")
+        later = edited("a.py", "content = 'not an array'", "content = [1, 2, 3]")
+        assert "not an array'`," not in "\n".join(written([*first, *later], CHANGES))
+
+    def test_a_line_that_moved_was_not_removed(self) -> None:
+        moved = [*edited("a.py", "x", "reused = Session()"), *edited("a.py", "reused = Session()\n", "")]
+        assert not any("removed" in line for line in written(moved, CHANGES))
+
     def test_a_reverted_edit_is_not_stated(self) -> None:
         history = [*edited("a.c", "x;", "x;\nwrong(1);"), *edited("a.c", "x;\nwrong(1);", "right(2);")]
         (line,) = written(history, CHANGES)
@@ -348,9 +391,19 @@ class TestRuns:
     def test_the_end_of_a_listing_is_no_outcome(self, command: str, output: str, is_stated: bool) -> None:
         assert bool(written(ran(command, output), RUNS)) == is_stated
 
-    @pytest.mark.parametrize("note", ["Exit code 1", "[The command completed with exit code 1.]"])
+    @pytest.mark.parametrize(
+        "note", ["Exit code 1", "[The command completed with exit code 1.]", "Command exited with code 1"]
+    )
     def test_a_search_without_a_match_did_not_fail(self, note: str) -> None:
-        assert written(ran("grep -n lock src/a.py", note), RUNS) == []
+        for failed in (False, True):
+            assert written(ran("grep -n lock src/a.py", note, failed=failed), RUNS) == []
+        assert written(ran("grep -n lock src/a.py", f"grep: src/a.py: Permission denied\n{note}", failed=True), RUNS)
+
+    def test_an_edit_that_failed_and_then_succeeded_is_no_failure(self) -> None:
+        edit = {"file_path": "a.py", "old_string": "x", "new_string": "y = 12"}
+        failed = did(edit, "String to replace not found in file.", name="Edit", failed=True)
+        assert written([*failed, *did(edit, name="Edit")], RUNS) == []
+        assert len(written([*did(edit, name="Edit"), *failed], RUNS)) == 1
 
     def test_a_command_that_was_broken_off_is_no_failure(self) -> None:
         assert written(ran("sleep 5", "Command aborted", failed=True), RUNS) == []
@@ -361,6 +414,21 @@ class TestRuns:
         messages = [message for error in errors for message in did(edit, error, name="editor", failed=True)]
         assert written(messages, RUNS) == [
             'Failed 3 times: `editor a.c`: "No replacement was performed, old_str `x2 y` is not in a.c"'
+        ]
+
+    def test_each_reason_of_a_call_that_failed_often_is_stated_once(self) -> None:
+        """Trying again helps only someone who knows all the ways in which it failed."""
+        edit = {"path": "a.c", "old_str": "x", "new_str": "y"}
+        errors = [
+            "No replacement was performed, old_str `x1` did not appear verbatim.",
+            "Multiple occurrences of old_str `x` in lines [3, 9].",
+            "Multiple occurrences of old_str `x` in lines [4, 10].",
+            "No replacement was performed, old_str `x2` did not appear verbatim.",
+        ]
+        messages = [message for error in errors for message in did(edit, error, name="editor", failed=True)]
+        assert written(messages, RUNS) == [
+            '`editor a.c` also failed: "Multiple occurrences of old_str `x` in lines [4, 10]."',
+            'Failed 4 times: `editor a.c`: "No replacement was performed, old_str `x2` did not appear verbatim."',
         ]
 
     def test_runs_of_one_command_do_not_pile_up(self) -> None:
@@ -385,6 +453,11 @@ class TestFindings:
             ("The limit is 40 now. Now executing the first batch.", "The limit is 40 now."),
             ("The limit is 40 now. We will run the file again.", "The limit is 40 now."),
             ("The footer should use `dim` to be dimmer:", "The footer should use `dim` to be dimmer"),
+            ("The limit is 40 now. Let me look at how tests read it, above all `a_test.py`.", "The limit is 40 now."),
+            ("The limit is 40 now. Step 4: Add `Version` to the types.", "The limit is 40 now."),
+            ("The limit is 40 now. Now replace the usages of `Version` with `build.Version`.", "The limit is 40 now."),
+            ("I understand your situation. The limit is 40 now.", "The limit is 40 now."),
+            ("- Limit: 40\n- Size: 3", "Limit: 40 - Size: 3"),
         ],
     )
     def test_clauses_that_lead_over_or_offer_help_are_left_out(self, text: str, said: str) -> None:
@@ -418,6 +491,27 @@ class TestFindings:
         finding = assistant("The root cause is the stale cache, so the fix must clear it instead of the table.")
         text = write([user("Fix it."), *NOISE, *plain[:20], finding, *plain[20:]], 200)
         assert "stale cache" in text and text.count("Reading module") < 15
+
+    @pytest.mark.parametrize(
+        "remark",
+        [
+            "I have a naming collision.",
+            "The warning is just about the build tag.",
+            "All the updates are complete.",
+            "No response requested.",
+        ],
+    )
+    def test_old_remarks_between_calls_that_settle_nothing_are_left_out(self, remark: str) -> None:
+        later = [m for n in range(6) for m in (user(f"Please check part {n} too."), assistant(f"Part {n} is fine."))]
+        said = written([user("Fix the bug."), assistant(remark), *NOISE, *later], FINDINGS)
+        assert remark not in said and "Part 5 is fine." in said
+
+    def test_a_report_at_the_end_of_a_turn_wins_over_remarks_between_calls(self) -> None:
+        remark, report = ("The parser in `a.py` keeps 4 tokens.", "The lexer in `b.py` keeps 5 tokens.")
+        turns = [user("Check."), assistant(remark), *NOISE, assistant(report)]
+        messages = [*turns, *(m for n in range(6) for m in (user(f"Next, part {n} please."), assistant("Done.")))]
+        room = next(room for room in range(60, 400) if report in write(messages, room))
+        assert remark not in write(messages, room)
 
     def test_the_newest_statements_get_the_most_room(self) -> None:
         reports = [

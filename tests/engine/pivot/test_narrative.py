@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from tests.histories.messages import assistant, result, tool, user
@@ -36,10 +37,10 @@ def work(steps: int = 40) -> list[Message]:
     return [*history, user("And now the tests.")]
 
 
-def material_of(context: Context, target: int) -> tuple[Material, str]:
+def material_of(context: Context, target: int, *, narrative: str = NARRATIVE) -> tuple[Material, str]:
     """Summarize to a target; return what the summarizer got and the text of the pivot."""
     seen: list[Material] = []
-    strategy = Summarization(lambda material: seen.append(material) or NARRATIVE, target=target)
+    strategy = Summarization(lambda material: seen.append(material) or narrative, target=target)
     assert asyncio.run(strategy(context))
     (found,) = seen
     text = next(message.text for message in context.project() if HEADING in message.text)
@@ -62,7 +63,7 @@ class TestDivision:
         lines = [line.partition(" [m")[0] for line in material.facts.split("\n") if "module_" in line]
         assert lines and all(line in text for line in lines)
 
-    def test_the_narrative_may_take_a_little_more_than_half_and_leaves_the_rest_to_the_ledger(self) -> None:
+    def test_the_narrative_may_take_most_and_leaves_the_rest_to_the_ledger(self) -> None:
         context = Context(work())
         material, text = material_of(context, 3_000)
         room = context.summary_text.room if context.summary_text else 0
@@ -78,6 +79,20 @@ class TestDivision:
         material, _ = material_of(context, 800)
         room = context.summary_text.room if context.summary_text else 0
         assert material.max_tokens == int(room * TALK_SHARE) > room * NARRATIVE_SHARE
+
+    def test_where_calls_only_look_things_up_the_narrative_uses_most_tokens(self) -> None:
+        def looked_up(number: int) -> list[Message]:
+            record = json.dumps({"order_id": f"W{number}00", "status": "open", "price": number})
+            call = ToolCall(f"c{number}", "get_order", {"order_id": f"W{number}00"})
+            return [assistant(call), tool(result(f"c{number}", record))]
+
+        asked = [user("Which of my orders are open?"), *(part for n in range(1, 60) for part in looked_up(n))]
+        context = Context([*asked, user("And what is their price?")])
+        material, text = material_of(context, 800, narrative="Orders W100 and W200 are open.")
+        room = context.summary_text.room if context.summary_text else 0
+        assert material.max_tokens == int(room * TALK_SHARE)
+        assert "W300 | " in text, "rows that the narrative does not have stay"
+        assert "W100 | " not in text and "W200 | " not in text, "the narrative has these orders"
 
     def test_the_summarizer_knows_what_stays(self) -> None:
         """The first request states the task, and the newest messages show the state of the work."""

@@ -67,8 +67,9 @@ EARLIER_SHARE = 0.3
 MIN_ROOM = 160
 """Least tokens of the record in a request."""
 
-WORDS_PER_TOKEN = 0.6
-"""Words per token in the requested length. Models follow a number of words better than one of tokens."""
+WORDS_PER_TOKEN = 0.45
+"""Words per token in the requested length. Models follow a number of words better than one of tokens. Notes full of
+values have fewer words per token than prose."""
 
 MAX_KEPT = 6_000
 """Most tokens of messages that stay in the context: enough to show the task and the state of the work."""
@@ -185,7 +186,9 @@ class _Task:
         self.limit = min(material.max_tokens, self.client.output_limit or material.max_tokens)
         self.sent = 0
         """Tokens of the newest request by kompakt's own count."""
-        self.known = {name.partition(".")[0] for name in material.references} | cited(material.earlier or "")
+        shown = (*material.references, *material.kept_references)
+        self.known = {name.partition(".")[0] for name in shown} | cited(f"{material.earlier or ''}\n{material.facts}")
+        """References that an answer may cite: every one that the request shows."""
 
     async def run(self, prefix: JsonObject | None = None, changes: JsonObject | None = None) -> str:
         """Ask, after the prefix if there is one, and complete the answer."""

@@ -53,11 +53,13 @@ amounts; what was replaced and how it was before.
 {SECTIONS[4]}: what was tested or checked, how, and with which result; what was not checked.
 {SECTIONS[5]}: what is to be done next, in order, with what is needed for it; questions that are open.
 {SECTIONS[6]}: what was tried and failed, and why; what must not be done or repeated.
-Write complete, dense sentences, one fact or one line of reasoning each, with the concrete values: full paths, line \
-numbers, identifiers, numbers with units, exact messages, names, dates. Write "because" wherever the record gives a \
-reason. Prefer what the reader could not find out again to what is easy to look up. Spread the room over the whole \
-record, with more detail for its end. When statements contradict each other, the later one holds; say so if the \
-earlier one could mislead. Attribute statements: what the user said is not what the assistant assumed.
+Write notes, not prose. Short sentences or fragments, each with one fact and a full stop; no articles, fillers or \
+introductions where the meaning is clear without them; several facts about one thing in one line; a list of similar \
+things as one line with their values. Say each thing once. Give the concrete values: paths, line numbers, identifiers, \
+numbers with units, exact messages, names, dates. Write "because" wherever the record gives a reason. Prefer what the \
+reader could not find out again to what is easy to look up. Cover the whole record, its beginning too, with more \
+detail for its end, and use the room that you are given. When statements contradict each other, the later one holds; \
+say so if the earlier one could mislead. Attribute statements: what the user said is not what the assistant assumed.
 Write nothing that the record does not show: no guessed outcome, no invented path, value, name or quotation. If the \
 result of something is not in the record, say that it is not known. Quotation marks are for words that are in the \
 record exactly so. You may end a sentence with the name of the message that holds further detail, in square brackets, \

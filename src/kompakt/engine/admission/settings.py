@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from kompakt.model.json import prepare
+
 KINDS = frozenset(
     ["blob", "diff", "html", "json", "listing", "log", "repeat", "search", "source", "table", "test run", "trace"],
 )
@@ -78,3 +80,6 @@ FIRM = AdmissionSettings(
 
 DEFAULT = GENTLE
 """The default level."""
+
+
+prepare(AdmissionSettings)

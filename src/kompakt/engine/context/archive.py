@@ -22,6 +22,9 @@ from kompakt.model.tokens import Counter
 
 _NUMBER = re.compile(r"\d+")
 
+_AHEAD = 128
+"""References computed at once, because those of the next messages are usually asked for too."""
+
 
 class ContextGroup(msgspec.Struct, eq=False, gc=False):
     """A group of a context. Only the context changes it."""
@@ -206,7 +209,7 @@ class Archive:
         """Return the reference of a message or part; references are computed on first use."""
         names = self._references.names
         if len(names) <= index:
-            self._references.extend(self.messages[len(names) : index + 1])
+            self._references.extend(self.messages[len(names) : index + _AHEAD])
         return names[index] if part is None else f"{names[index]}.{part}"
 
     def tally(self, groups: list[ContextGroup], counter: Counter) -> dict[str, int]:

@@ -366,9 +366,9 @@ class Context:
         shown = [group for group in groups if group.excluded is None]
         for group in self.archive.protected(shown):
             raise UsageError(f"{group!r} is protected and cannot be excluded; unpin it or choose another")
-        for group in shown:
-            self.visibility.hide(group, reason)
-            self._say(group.indices[0], None, "excluded", reason, group.tokens)
+        if shown:
+            self.visibility.hide(shown, reason)
+            self._done += [(group.indices[0], None, "excluded", reason, group.tokens) for group in shown]
         return bool(shown)
 
     def include(self, group: ContextGroup) -> bool:
@@ -509,7 +509,7 @@ class Context:
         known = set(snapshot.live)
         for group in self.live:
             if group.number not in known and group.indices[-1] < snapshot.messages:
-                self.visibility.hide(group, group.reason)
+                self.visibility.hide((group,), group.reason)
                 group.pinned = False
         for number in snapshot.live:
             group = self.archive.group(number)

@@ -10,7 +10,7 @@ the input stay unchanged. Signed reasoning after a changed prefix is removed, si
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,18 +39,18 @@ class Visibility:
     """The visible groups of an archive and the replacements of their messages."""
 
     __slots__ = (
+        "_bytes",
         "_found",
         "_live",
+        "_sizes",
         "admitted",
         "archive",
-        "bytes",
         "counter",
         "counts",
         "groups",
         "messages",
         "replacements",
         "rewritten_to",
-        "sizes",
         "tokens",
         "version",
     )
@@ -59,13 +59,15 @@ class Visibility:
         self.archive = archive
         self.counter = counter
         self.tokens = 0
-        self.bytes = 0
         self.messages = 0
         """How many messages are shown."""
         self.groups = 0
         """How many groups are shown."""
         self.counts: list[int] = []
-        self.sizes: list[int] = []
+        self._sizes: list[int] = []
+        """Bytes of the first messages, as many as were measured: few policies ask for them."""
+        self._bytes = 0
+        """Bytes of those of them that are shown."""
         self.replacements: dict[int, Message] = {}
         """Messages that are shown in another form, by index."""
         self.admitted: set[int] = set()
@@ -80,7 +82,6 @@ class Visibility:
 
     def add(self, message: Message, tokens: int) -> ContextGroup | None:
         """Show a new message; return its group if that was hidden and is now visible again."""
-        size = byte_size(message)
         group, absorbed = self.archive.add(message)
         if len(group.indices) == 1:
             self._live.append(group.number)
@@ -89,11 +90,9 @@ class Visibility:
             self._absorb(group, other)
         self.counts.append(tokens)
         self.archive.tokens += tokens
-        self.sizes.append(size)
         group.tokens += tokens
         if group.excluded is None:
             self.tokens += tokens
-            self.bytes += size
             self.messages += 1
             return None
         group.summarized_by = None  # the newest message is always shown, and no group in part
@@ -108,7 +107,7 @@ class Visibility:
         if group.excluded is not None:
             hidden |= members - set(other.indices)
         self.tokens += sum(self.counts[index] for index in hidden)
-        self.bytes += sum(self.sizes[index] for index in hidden)
+        self._bytes += self._measured(hidden)
         self.messages += len(hidden)
         group.excluded = group.summarized_by = None
         self._live = sorted({number for number in self._live if number != other.number} | {group.number})
@@ -147,11 +146,13 @@ class Visibility:
         """Return a message as it is shown."""
         return self.replacements.get(index, self.archive.messages[index])
 
-    def hide(self, group: ContextGroup, reason: str) -> None:
-        """Hide a group that is shown."""
-        if group.excluded is None:
-            group.excluded = group.reason = reason
-            self._adjust(group, -1)
+    def hide(self, groups: Iterable[ContextGroup], reason: str) -> None:
+        """Hide the groups that are shown."""
+        for group in groups:
+            if group.excluded is None:
+                group.excluded = group.reason = reason
+                self._adjust(group, -1)
+        self.touch()
 
     def unhide(self, group: ContextGroup) -> None:
         """Show a group that is hidden."""
@@ -160,13 +161,14 @@ class Visibility:
             if group.number not in self._live:
                 self._live = sorted([*self._live, group.number])
             self._adjust(group, 1)
+            self.touch()
 
     def _adjust(self, group: ContextGroup, sign: int) -> None:
         self.tokens += sign * group.tokens
-        self.bytes += sign * sum([self.sizes[index] for index in group.indices])
+        if self._sizes:
+            self._bytes += sign * self._measured(group.indices)
         self.messages += sign * len(group.indices)
         self.groups += sign
-        self.touch()
 
     def put(self, index: int, message: Message | None) -> int:
         """Replace a message, or restore the original for ``None``; return the tokens saved."""
@@ -185,15 +187,34 @@ class Visibility:
         else:
             self.replacements[index] = message
         shown = self.shown(index)
-        tokens, size = self.counter.message(shown), byte_size(shown)
-        saved, shrunk = self.counts[index] - tokens, self.sizes[index] - size
-        self.counts[index], self.sizes[index] = tokens, size
+        tokens = self.counter.message(shown)
+        saved, self.counts[index] = self.counts[index] - tokens, tokens
         group = self.archive.group_at(index)
         group.tokens -= saved
         if group.excluded is None:
             self.tokens -= saved
-            self.bytes -= shrunk
+        if index < len(self._sizes):
+            size = byte_size(shown)
+            self._bytes += size - self._sizes[index] if group.excluded is None else 0
+            self._sizes[index] = size
         return saved
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of text and media that are shown. Each message is measured once, when this is first asked for."""
+        for index in range(len(self._sizes), len(self.archive.messages)):
+            self._sizes.append(byte_size(self.shown(index)))
+            if self.archive.group_at(index).excluded is None:
+                self._bytes += self._sizes[index]
+        return self._bytes
+
+    def _measured(self, indices: Iterable[int]) -> int:
+        """Return the bytes of messages, as far as they were measured."""
+        return sum([self._sizes[index] for index in indices if index < len(self._sizes)])
+
+    def group_bytes(self, group: ContextGroup) -> int:
+        """Return the bytes of a group as it would be shown."""
+        return sum([byte_size(self.shown(index)) for index in group.indices])
 
 
 class Load(msgspec.Struct, frozen=True, gc=False):

@@ -101,7 +101,8 @@ _ANNOUNCES = re.compile(
     r"(?:(?:but |so |and |first,? |then |now )?let me|let's|i'll|i will|i'm going to|now i'll|now i need to|next,? i|"
     r"(?:now )?i (?:now )?have (?:all|everything|enough|an? \w+ (?:understanding|picture|view|overview|idea))\b|"
     r"now i (?:understand|see|know|can)\b|"
-    r"now (?:run|check|update|let|add|fix|verify|create|also)|i can see|i need to|i should(?: also| now| first)?|"
+    r"now (?:run|check|update|let|add|fix|verify|create|also|replace|remove|write|move|implement|build)|"
+    r"i can see|i need to|i should(?: also| now| first)?|"
     r"we (?:can|need to)|we(?:'ll| will)|"
     r"now (?:i'm |i am |we're )?"
     r"(?:executing|running|checking|verifying|updating|creating|testing|adding|fixing|reading)|"
@@ -109,6 +110,13 @@ _ANNOUNCES = re.compile(
     re.IGNORECASE,
 )
 _LETS_ME = re.compile(r"(?:but |so |and |first,? |then |now )?let me\b", re.IGNORECASE)
+_LOOKS = re.compile(
+    r"(?:but |so |and |first,? |then |now )?let me (?:also |first |now |quickly )?"
+    r"(?:look|check|read|see|search|find|explore|examine|view|grep|understand|investigate)\b"
+    r"|step \d+[.:] [A-Z]?[a-z]+ ",
+    re.IGNORECASE,
+)
+"""Beginning of a sentence that says where the assistant looks next, or which step of a plan comes next."""
 _OFFERS = re.compile(
     r"(?:(?:if|once) you (?:have|need|would|want|confirm|prefer)|(?:could|would|can|do) you (?:please |like |want )|"
     r"please (?:confirm|let me know|provide|hold|wait)|let me know|is there anything|feel free|no problem|"
@@ -116,6 +124,22 @@ _OFFERS = re.compile(
     re.IGNORECASE,
 )
 """Beginning of a sentence that offers help or asks for a word. The user's answer is quoted with the question."""
+
+_SYMPATHY = re.compile(
+    r"(?:i understand(?: (?:your|the|that this|how)\b|[.!,])|i apologi[sz]e|i'm sorry|sorry (?:for|about)|thank you|"
+    r"thanks|of course|certainly|absolutely)\b[^:]*[.!]",
+    re.IGNORECASE,
+)
+"""A short sentence that is only polite."""
+
+_COMPLETES = re.compile(
+    r"(?:all|both|the|my|these|this)(?: the| of the| my)? ?"
+    r"(?:edits?|updates?|changes?|tasks?|todos?|items?|steps?|work)?"
+    r" (?:is|are|was|were|has been|have been) (?:now )?(?:complete|completed|done|successful|applied|made|finished)[.!]"
+    r"|no response requested\.?",
+    re.IGNORECASE,
+)
+"""A sentence that says only that something is finished, without what."""
 
 _REASONS = re.compile(
     r"\b(?:because|since|so|instead|but|not|found|fixed|done|is|are|was|were|has|have)\b", re.IGNORECASE
@@ -204,6 +228,12 @@ def last_question(line: str) -> str:
 def _announces(sentence: str) -> bool:
     """Return whether a sentence only announces what comes next."""
     if _ANNOUNCES.fullmatch(sentence) or (sentence[:4].lower() == "now " and sentence.endswith(":")):
+        return True
+    if _LOOKS.match(sentence) and not _REASONS.search(sentence):
+        return True
+    if len(sentence) < MAX_LEAD_IN and _SYMPATHY.match(sentence) and not _SPECIFIC.search(sentence):
+        return True
+    if _COMPLETES.fullmatch(sentence):
         return True
     if len(sentence) < MAX_ANNOUNCEMENT and _OFFERS.match(sentence):
         return not _SPECIFIC.search(sentence) and not any(map(str.isdigit, sentence))

@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from kompakt.engine.ledger.events import THOUGHT, Event, Spoken, ToolUse
+from kompakt.engine.ledger.extract.records import identifiers
 from kompakt.engine.ledger.extract.tool_calls import only_reads_files
-from kompakt.engine.ledger.items import CELL_GAP, CHANGES, FINDINGS, RUNS, USER, Item, parse, write
+from kompakt.engine.ledger.items import CELL_GAP, CHANGES, FINDINGS, LOOKED, RUNS, USER, Item, parse, write
 from kompakt.engine.ledger.statements import Statements
 from kompakt.model.messages import Message, Reasoning, Text, ToolCall, ToolResult
 from kompakt.model.phrases import is_own, unseal
@@ -46,6 +47,8 @@ class LedgerRequest(msgspec.Struct, frozen=True):
     """Whether the assistant's own words are included. A model's narrative replaces them."""
     sections: frozenset[str] | None = None
     """The sections to write; ``None`` for all."""
+    narrative: str = ""
+    """A model's text beside the ledger; rows of lookups that it repeats are left out."""
 
 
 class Ledger:
@@ -100,23 +103,30 @@ class Ledger:
             is_stripped = type(event) is Spoken and event.role == THOUGHT and request.strips
             return is_stripped or is_hidden(event.at)
 
-        statements = Statements(parse(request.earlier or ""), request.reference, upto)
+        table_chars = int(request.room * CHARS_PER_CELL * TABLE_SHARE)
+        statements = Statements(parse(request.earlier or ""), request.reference, upto, table_chars=table_chars)
         items = statements.read(events, hidden)
         if not request.prose:
             items = [item for item in items if item.section != FINDINGS]
         if request.sections is not None:
             items = [item for item in items if item.section in request.sections]
+        if request.narrative:
+            named = identifiers(request.narrative)
+            items = [item for item in items if not _is_repeated(item, named)]
         return _chosen(items, request.room, request.count)
 
     def weight(self, index: int, message: Message) -> int:
         """Estimate the tokens that a ledger would use for a message; worked out once."""
         found = self._weights.get(index)
         if found is None:
-            found = 0
-            for part in message.parts:
-                found += _part_weight(part)
-            self._weights[index] = found
+            found = self._weights[index] = sum(map(_part_weight, message.parts))
         return found
+
+
+def _is_repeated(item: Item, named: set[str]) -> bool:
+    """Return whether an item is about looking at something whose names are all known."""
+    own = identifiers(item.text) if item.section == LOOKED else set[str]()
+    return bool(own) and own <= named
 
 
 MAX_TEXT = 2_000
@@ -145,6 +155,9 @@ CHARS_PER_TOKEN = 3.6
 
 CHARS_PER_CELL = 2.0
 """The same in a row of a table, which consists of numbers and names."""
+
+TABLE_SHARE = 0.4
+"""Share of the room from which the rows of a table become narrow."""
 
 LEAST_VALUE = 1.0
 """Items below this value are left out even if there is room for them."""

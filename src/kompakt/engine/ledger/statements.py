@@ -1,8 +1,8 @@
 """Turns events into items: what a reader who continues the work would want to know about each.
 
 Values are relative. The user's words and refusals come first, then open tasks and what changed the world, then
-findings, then runs and failures, last what was only looked at. Newer events are worth more than older ones of the same
-kind. The scale was set by letting readers answer questions from the result, not by a count.
+findings and tables of lookups, then runs and failures, last the files that were only read. Newer events are worth more
+than older ones of the same kind. The scale was set by letting readers answer questions from the result, not by a count.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import os.path
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 
 import msgspec
@@ -81,6 +81,21 @@ MAX_QUESTION = 200
 LITTLE_VALUE = 0.9
 """Value of an older message of the user that does not say what it is about: not worth a line."""
 
+SPENT_VALUE = 2.0
+"""Value of a short message after which nothing was changed, such as a question that was answered at once."""
+
+FINAL_VALUE = 1.3
+"""Value of a text with which the assistant ended a turn, relative to what it said between calls: it is its report."""
+
+ANSWERED_VALUE = 2.0
+"""Value of the text that the newest message of the user replies to: "yes, do that" says nothing without it."""
+
+MIN_REMARK, MIN_SETTLED = 300, 1.7
+"""An old text between calls is kept if it has as many characters, or ``substance`` of at least this value."""
+
+MAX_SPENT_QUESTION = 120
+"""Characters of a question of the user that was answered at once; the answer is among the findings."""
+
 ABOUT_WORDS = 2
 """Words by which a question says what it is about; with fewer it only asks whether to go on."""
 
@@ -106,7 +121,7 @@ TOLD_VALUE = 0.6
 """Value of a row about an object whose changes are stated, relative to other rows."""
 
 CELL_CHARS = 12
-"""Characters of a row that are worth one more: each cell is a fact of its own."""
+"""The value of a row grows by 1 for this many characters, because each cell is a fact of its own."""
 
 REPORT_VALUE = 1.7
 """Value of a passage of a report, for each unit of what it settles."""
@@ -130,6 +145,15 @@ FILE_VALUE = 12
 
 MAX_NOTES = 8
 """Longest notes on the changes of one file; others are worth less than a line."""
+
+MAX_REASONS = 3
+"""Other reasons for which a call failed that are given beside the newest one."""
+
+OTHER_REASON = 0.7
+"""Value of such a reason, relative to the newest one."""
+
+NEW_NOTES = 3
+"""Newest notes on a file, the longest of which is given first."""
 
 MAX_UNDONE = 50
 """Newest edits of a file that a later one may take back. All of them would take quadratic time."""
@@ -183,6 +207,7 @@ _ASKS_NOTHING = words_of(
 """Words of a question that do not say what it is about."""
 
 _NAMES_CODE = re.compile(r"[`/_]|\w\.\w|\w\(\)|[a-z][A-Z]|\"")
+_VALUE = re.compile(r"[/\d]")
 _SHORT_WORD = re.compile(r"\w{3,}")
 _POINTS = _ASKS_NOTHING | set(
     _SHORT_WORD.findall(
@@ -272,10 +297,14 @@ class FileChanges(msgspec.Struct):
 class Statements:
     """Collects the items of a session's events."""
 
-    def __init__(self, earlier: Earlier, reference: Callable[[int], str], upto: int) -> None:
+    def __init__(
+        self, earlier: Earlier, reference: Callable[[int], str], upto: int, *, table_chars: int | None = None
+    ) -> None:
         self.items: list[Item] = []
         self._reference = reference
         self._upto = max(1, upto)
+        self._table_chars = table_chars
+        """Characters from which the rows of a table become narrow."""
         self._tasks = Tasks()
         self._files: dict[str, FileChanges] = {}
         self._in_full: dict[str, str] = {}
@@ -303,7 +332,7 @@ class Statements:
         self._records_from = 0
         """Position from which answers in JSON are read: only the newest, up to an amount of text."""
         self._newest_user = -1
-        """Position of the newest user messages, which count more than older ones."""
+        """Position from which on messages of the user count more than older ones."""
         self._last_user = -1
         """Position of the last one."""
         self._read_earlier(earlier)
@@ -324,18 +353,26 @@ class Statements:
         self._newest_user = events[asked[-NEW_REQUESTS]].at if len(asked) >= NEW_REQUESTS else -1
         self._last_user = events[asked[-1]].at if asked else -1
         rejected = _rejected(events)
+        final = _final_texts(events)
+        answered = _answered_text(events, is_hidden)
         for number, event in enumerate(events):
             lasting = number < recent
             if lasting and _fades(event):
                 continue
             if type(event) is ToolUse:
-                self._read_call(event, hidden=is_hidden(event), lasting=lasting)
+                then = events[number + 1] if number + 1 < len(events) else None
+                is_explained = type(then) is Spoken and then.role == "user"
+                self._read_call(event, hidden=is_hidden(event), lasting=lasting, is_explained=is_explained)
             elif type(event) is Spoken and is_hidden(event):
                 if event.role == "user":
-                    self._read_user(event, _question(events[number - 1]) if number else "")
+                    question = _question(events[number - 1]) if number else ""
+                    self._read_user(event, question, is_spent=_is_spent(events, number))
                 else:
-                    age = ages.get(id(event), NEW_SPEECHES + 1)
-                    self._read_assistant(event, age, is_rejected=id(event) in rejected)
+                    age = 1 if event is answered else ages.get(id(event), NEW_SPEECHES + 1)
+                    scale = ANSWERED_VALUE if event is answered else FINAL_VALUE if id(event) in final else 1.0
+                    is_remark = bool(final) and scale == 1.0 and age > NEW_SPEECHES and event.role != THOUGHT
+                    if not is_remark or not _is_spent_remark(event.text):
+                        self._read_assistant(event, age, scale=scale, is_rejected=id(event) in rejected)
         self._finish()
         if self._lookups:
             self._tabulate(events)
@@ -345,7 +382,7 @@ class Statements:
 
     # --- what was said --------------------------------------------------------------------------------------------
 
-    def _read_user(self, event: Spoken, question: str) -> None:
+    def _read_user(self, event: Spoken, question: str, *, is_spent: bool = False) -> None:
         if is_notice(event.text):
             if len(event.text) > MIN_SUMMARY:  # a summary that another agent wrote: findings, but not the user's words
                 opening = _CONTINUED.match(event.text)
@@ -353,7 +390,7 @@ class Statements:
                 self._read_assistant(Spoken(event.at, "assistant", said), NEW_SPEECHES + 1, scale=FOREIGN_VALUE)
             return
         text = user_message(event.text)
-        is_new = event.at > self._newest_user
+        is_new = event.at >= self._newest_user
         if question and 0 < len(text) <= MAX_REPLY and not text.endswith("?"):  # "yes" says nothing by itself
             if len(words_of(question) - _ASKS_NOTHING) >= ABOUT_WORDS:
                 text = f"{text} (reply to {quoted(question, MAX_QUESTION)})"
@@ -368,8 +405,8 @@ class Statements:
                 value = 16.0
             elif number == 0:
                 value = 14.0 if is_new else 8.0
-                if last == 0 and event.at < self._last_user and _says_little(part):
-                    value = LITTLE_VALUE
+                if last == 0 and event.at < self._last_user:
+                    value = LITTLE_VALUE if _says_little(part) else SPENT_VALUE if is_spent else value
             else:
                 value = 6.0 if number == last else 3.0
             self._add(USER, event.at, part, value, passage=number, passages=last + 1)
@@ -391,11 +428,13 @@ class Statements:
                 value *= UNNAMED_VALUE
             if event.role == THOUGHT and part.endswith("?") and len(part) < PASSAGE:
                 continue  # the answer follows
-            self._add(FINDINGS, event.at, harmless(part) + remark, value * scale, passage=number, passages=len(parts))
+            said = harmless(part).removeprefix("- ") + remark
+            self._add(FINDINGS, event.at, said, value * scale, passage=number, passages=len(parts))
 
     # --- what was done --------------------------------------------------------------------------------------------
 
-    def _read_call(self, event: ToolUse, *, hidden: bool, lasting: bool) -> None:
+    def _read_call(self, event: ToolUse, *, hidden: bool, lasting: bool, is_explained: bool = False) -> None:
+        """Add what a call did; ``is_explained`` if the user's own words follow its answer."""
         effect, result = event.effect, event.result
         if is_task(effect.fields):
             self._tasks.update(effect.fields, result, event.at)
@@ -407,7 +446,9 @@ class Statements:
         refused = refusal(result)
         if refused is not None:
             what = effect.command or next((path for _, path in effect.files), None) or flat(dict(effect.fields), 200)
-            said = f". The user said: {quoted(refused, 600)}" if refused else ", without a reason"
+            said = (
+                f". The user said: {quoted(refused, 600)}" if refused else "" if is_explained else ", without a reason"
+            )
             self._add(USER, event.at, f"The user refused {harmless(event.call.name)} {as_code(what, 160)}{said}", 12)
         elif effect.command is not None:
             self._read_command(event, effect, effect.command, lasting=lasting)
@@ -512,7 +553,7 @@ class Statements:
             self._add(CHANGES, event.at, text, 8, partial=True)
 
     def _read_report(self, event: ToolUse) -> None:
-        """Add the passages that settle most of prose that a tool returned: a sub-agent's report, a web page."""
+        """Add the most informative passages of prose that a tool returned, such as a report of a sub-agent."""
         assert event.result is not None
         self._reports += 1
         parts = passages(report_text(event.result.output))
@@ -548,7 +589,7 @@ class Statements:
             if len(rows) < MIN_ROWS:
                 self._add_lookup(rows[0][0])
                 continue
-            heading, lines = table([record for _, record in rows], focus)
+            heading, lines = table([record for _, record in rows], focus, max_chars=self._table_chars)
             label = f"{harmless(name)} → {heading}"
             for number, ((event, record), line) in enumerate(zip(rows, lines, strict=True)):
                 value = TABLE_VALUE + len(line) / CELL_CHARS + 2 * event.at / self._upto
@@ -565,7 +606,7 @@ class Statements:
             return
         if all(_READ_VERBS.match(snake_case(name)) for name in names):
             calls = ", ".join(f"{harmless(name)} ({count})" for name, count in names.most_common(MAX_NAMED_TOOLS))
-            self.items.append(Item(STATE, -1, f"All calls so far were lookups and changed nothing: {calls}", 16.0))
+            self.items.append(Item(STATE, -1, f"{ONLY_LOOKUPS}: {calls}", 16.0))
 
     def _add_lookup(self, event: ToolUse) -> None:
         assert event.result is not None
@@ -601,12 +642,14 @@ class Statements:
             file.how = "created, then edited"
         file.count += words == "edited"
         file.at, file.reference = event.at, self._reference(event.at)
+        is_moved = False
         if edit.removed:  # an edit that was taken back says nothing about the file
             removed, added = edit.removed, edit.added
-            newest = islice(reversed(file.notes.items()), MAX_UNDONE)
-            for note in [note for note, text in newest if text and text in removed and text not in added]:
+            newest = list(islice(reversed(file.notes.items()), MAX_UNDONE))
+            is_moved = _is_moved(edit.note, [text for _, text in newest])
+            for note in [note for note, text in newest if _is_taken_back(note, text, removed, added)]:
                 del file.notes[note]
-        if edit.note:
+        if edit.note and not is_moved:
             file.notes.setdefault(edit.note, edit.added.strip())
 
     def _note_looked(self, event: ToolUse, effect: Effect) -> None:
@@ -658,7 +701,7 @@ class Statements:
             file.path = file.path.removeprefix(root)
             if root and not in_root and not file.path.startswith(("/", "~", ".")):
                 file.path = f"./{file.path}"  # relative to a folder that is not known
-            notes = sorted(file.notes, key=len, reverse=True)
+            notes = _ordered_notes(file.notes)
             scale = SCRATCH_VALUE if file.path.startswith(_SCRATCH) and not all_scratch else 1
             self.items.append(Item(CHANGES, file.at, file.text(), FILE_VALUE * scale, file.reference))
             if notes:
@@ -670,6 +713,12 @@ class Statements:
             for rank, note in enumerate(more[: MAX_NOTES - 1], 1):
                 text = f"also in {harmless(short)}: {note}"
                 self.items.append(Item(CHANGES, file.at + rank / 1_000, text, 2.5 / (1 + 0.2 * rank)))
+        changed_at = {path: file.at for path, file in self._files.items()}
+        self._failures = [
+            (key, item)
+            for key, item in self._failures
+            if key not in self._tool_failures or changed_at.get(key.partition(" ")[2], -1) < item.at
+        ]  # an edit that failed and then succeeded is of no interest
         newest = {key if key in self._tool_failures else item.text: (key, item) for key, item in self._failures}
         for age, (key, item) in enumerate(sorted(newest.values(), key=lambda pair: -pair[1].at)):
             resolved = age < MAX_FAILURES and self._passed_later(key, item.at)
@@ -677,6 +726,10 @@ class Statements:
             state = "Failed (a later run passed)" if resolved else f"Failed {times} times" if times > 1 else "Failed"
             value = (3.5 if age < 6 else 2.0) * (0.5 if resolved else 1)
             self.items.append(msgspec.structs.replace(item, text=f"{state}: {item.text}", value=value))
+            if times > 1:
+                for reason in self._other_reasons(key, item) if age < MAX_FAILURES else ():
+                    text = f"{item.text.partition('`: ')[0]}` also failed: {reason.text.partition('`: ')[2]}"
+                    self.items.append(msgspec.structs.replace(reason, text=text, value=value * OTHER_REASON))
         for key, item in self._passes.items():
             if not self._runs[key][1]:
                 self.items.append(item)
@@ -693,6 +746,14 @@ class Statements:
             else:
                 text = "; ".join(as_code(name, 90) for name in listed[-6:])
             self.items.append(Item(LOOKED, self._upto, text, 2.0))
+
+    def _other_reasons(self, key: str, newest: Item) -> list[Item]:
+        """Return earlier failures of the same call that give another reason, the newest of each."""
+        found = {_reason(newest.text): newest}
+        for other, item in reversed(self._failures):
+            if other == key and len(found) <= MAX_REASONS:
+                found.setdefault(_reason(item.text), item)
+        return list(found.values())[1:]
 
     def _discount_repetition(self) -> None:
         """Lower the value of findings that newer ones repeat: the newest statement of something counts."""
@@ -759,6 +820,38 @@ def _is_part(note: str, other: str) -> bool:
     return all(line in other for line in note.split("`")[1::2])
 
 
+def _is_taken_back(note: str, text: str, removed: str, added: str) -> bool:
+    """Return whether a later edit removes the text of an earlier one, or a line that the note on it quotes."""
+    if text and text in removed and text not in added:
+        return True
+    if note.startswith("removed "):
+        return False
+    return any(line in removed and line not in added for line in note.partition(", replacing ")[0].split("`")[1::2])
+
+
+def _is_moved(note: str, texts: Iterable[str]) -> bool:
+    """Return whether an earlier edit added the lines that a note calls removed.
+
+    The calls do not show whether the lines were deleted or only moved to another place in the file.
+    """
+    lines = note.split("`")[1::2] if note.startswith("removed ") else []
+    return bool(lines) and all(any(line in text for text in texts) for line in lines)
+
+
+def _reason(failure: str) -> str:
+    """Return the words of a failure by which it differs from others of the same call: without values and quotations."""
+    said = " ".join(failure.partition("`: ")[2].split("`")[::2]).lower()
+    plain = [word.strip("\"'.,:;()[]") for word in said.split() if word.isascii() and not _VALUE.search(word)]
+    return " ".join(plain[:8])
+
+
+def _ordered_notes(notes: Mapping[str, str]) -> list[str]:
+    """Order the notes on one file: the longest of the newest first, because it says how the file is now."""
+    newest = list(notes)[: -NEW_NOTES - 1 : -1]
+    first = max(newest, key=lambda note: (not note.startswith("removed "), len(note)), default="")
+    return [first, *sorted((note for note in notes if note != first), key=len, reverse=True)] if first else []
+
+
 def _untagged_error(output: str) -> str:
     return _ERROR_TAG.sub("", output) if "error>" in output else output
 
@@ -768,6 +861,58 @@ def _says_little(text: str) -> bool:
     if len(text) > MAX_REPLY or any(map(str.isdigit, text)) or _NAMES_CODE.search(text):
         return False
     return set(_SHORT_WORD.findall(text.lower())) <= _POINTS
+
+
+def _is_spent_remark(text: str) -> bool:
+    """Return whether a short text between calls settles nothing that a reader would miss once the step is done."""
+    return len(text) < MIN_REMARK and substance(text) < MIN_SETTLED
+
+
+def _final_texts(events: Sequence[Event]) -> set[int]:
+    """Return the texts after which the assistant waited for the user, in a session with more than one turn."""
+    said = [event for event in events if type(event) is not Spoken or event.role != THOUGHT]
+    return {
+        id(event)
+        for event, then in pairwise(said)
+        if type(event) is Spoken and event.role == "assistant" and type(then) is Spoken and then.role == "user"
+    }
+
+
+def _answered_text(events: Sequence[Event], is_hidden: Callable[[Event], bool]) -> Spoken | None:
+    """Return the hidden text of the assistant that the newest message of the user, which is shown, replies to."""
+    said = [event for event in events if type(event) is not Spoken or event.role != THOUGHT]
+    for before, event in pairwise(reversed(said)):
+        if type(before) is Spoken and before.role == "user" and not is_notice(before.text):
+            if type(event) is Spoken and event.role == "assistant" and is_hidden(event) and not is_hidden(before):
+                return event
+            return None
+    return None
+
+
+def _is_spent(events: Sequence[Event], number: int) -> bool:
+    """Return whether a short message of the user led to no change: it was answered, or tried out, and that was it."""
+    event = events[number]
+    if type(event) is not Spoken or _REJECTS.match(event.text):
+        return False
+    if len(event.text) > (MAX_SPENT_QUESTION if event.text.rstrip().endswith("?") else MAX_REPLY):
+        return False
+    for later in islice(events, number + 1, None):
+        if type(later) is Spoken and later.role == "user":
+            return True
+        if type(later) is ToolUse and _changes_something(later):
+            return False
+    return False
+
+
+def _changes_something(event: ToolUse) -> bool:
+    """Return whether a call changes a file, shared state, or an object outside."""
+    effect = event.effect
+    if any(how != "read" for how, _ in effect.files):
+        return True
+    if effect.command is not None:
+        return _SHARED_STATE.search(effect.command) is not None
+    only_reads = effect.files or effect.searches or effect.url or _READ_VERBS.match(snake_case(event.call.name))
+    return not only_reads
 
 
 def _rejected(events: Sequence[Event]) -> set[int]:
@@ -853,6 +998,9 @@ def _earlier_file(text: str, reference: str, at: float) -> FileChanges | None:
         found["path"], found["how"], int(found["count"] or found["how"].endswith("edited")), at, reference, notes
     )
 
+
+ONLY_LOOKUPS = "All calls so far were lookups and changed nothing"
+"""Starts the line which says so."""
 
 ROOTED = "Paths are relative to "
 """Starts the line that names the folder of the files that were changed."""

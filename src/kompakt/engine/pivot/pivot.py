@@ -107,18 +107,19 @@ def _written(context: Context, shown: list[int]) -> str:
     summary = context.summary_text
     assert summary is not None
     frame = context.counter.tokens(summary.text) if summary.text else 0
-    ledger = _ledger(context, shown, summary.room - frame, summary.upto, narrates=bool(summary.text))
+    ledger = _ledger(context, shown, summary.room - frame, summary.upto, narrative=summary.text)
     return "\n\n".join(filter(None, [summary.text, ledger])) or RUNTIME_LINE
 
 
 def _ledger(
-    context: Context, shown: Collection[int], room: int, upto: int, *, narrates: bool, prose: bool | None = None
+    context: Context, shown: Collection[int], room: int, upto: int, *, narrative: str | None, prose: bool | None = None
 ) -> str:
     """Write the ledger of what is hidden of the first messages.
 
-    With a narrative, the ledger omits the narratives of earlier passes, and the assistant's prose unless ``prose`` is
-    set.
+    ``narrative`` is a summarizer's text beside the ledger; ``None`` for one that is yet to be written. With one, the
+    ledger omits the narratives of earlier passes, and the assistant's prose unless ``prose`` is set.
     """
+    narrates = narrative != ""
     counter = context.counter
     as_they_were = frozenset(index for index in shown if index not in context.visibility.replacements)
     context.ledger.read(context.messages, upto)
@@ -132,22 +133,23 @@ def _ledger(
         strips=context.contract is not None and context.contract.prefix_rule == "strip-all",
         earlier=ledgers_of(earlier) if narrates and earlier else earlier,  # the new narrative includes the earlier ones
         prose=not narrates if prose is None else prose,
+        narrative=narrative or "",
     )
     return context.ledger.write(request)
 
 
 def full_ledger(context: Context, room: int) -> str:
     """Write a ledger of everything hidden, in far more room than a pivot has."""
-    narrates = context.summary_text is not None and bool(context.summary_text.text)
+    narrative = context.summary_text.text if context.summary_text is not None else ""
     shown = context.shown_indices()
-    return _ledger(context, shown, room, len(context.messages), narrates=narrates, prose=True)
+    return _ledger(context, shown, room, len(context.messages), narrative=narrative, prose=True)
 
 
 def facts_beside(context: Context, groups: Iterable[ContextGroup], room: int) -> str:
     """Write the ledger that goes next to a narrative once these groups are hidden too."""
     hidden = {index for group in groups for index in group.indices}
     shown = [index for index in context.shown_indices() if index not in hidden]
-    return _ledger(context, shown, room, len(context.messages), narrates=True)
+    return _ledger(context, shown, room, len(context.messages), narrative=None)
 
 
 def pivot_tokens(context: Context, text: str, room: int, frame: PivotFrame) -> int:
@@ -220,10 +222,10 @@ def _adopt_one(context: Context) -> bool:
     question, answer = indices[position - 1], indices[position]
     text = _verified(context, text, question)
     context.inherited = "\n".join([text, *([context.inherited] if context.inherited else [])])
-    context.visibility.hide(context.group_at(answer), FOLDED)
+    context.visibility.hide((context.group_at(answer),), FOLDED)
     asked = context.shown(question)
     if len(asked.parts) == 1:
-        context.visibility.hide(context.group_at(question), FOLDED)
+        context.visibility.hide((context.group_at(question),), FOLDED)
     else:
         context.visibility.put(question, asked.with_parts(asked.parts[:-1]))
     return True

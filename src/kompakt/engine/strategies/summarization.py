@@ -8,7 +8,8 @@ from functools import partial
 from kompakt.engine.context.archive import ContextGroup
 from kompakt.engine.context.context import Context
 from kompakt.engine.context.projection import Load
-from kompakt.engine.ledger.items import BULLET, FINDINGS, parse
+from kompakt.engine.ledger.items import BULLET, CHANGES, FINDINGS, RUNS, STATE, parse
+from kompakt.engine.ledger.statements import ONLY_LOOKUPS
 from kompakt.engine.pivot.pivot import Material, Summarizer, adopt_pivots, ask_summarizer, count_exactly, facts_beside
 from kompakt.engine.strategies.strategy import MEASURES, PIVOT_MESSAGES, Target, Trigger, aim_of, checked_target
 from kompakt.model.phrases import RUNTIME_LINE
@@ -26,12 +27,14 @@ MIN_LEDGER = 120
 MAX_LEDGER = 8_000
 """Most tokens of a pivot in any window. Recall restores what it leaves out."""
 
-NARRATIVE_SHARE = 0.55
-"""Share of the pivot for a summarizer's narrative; the ledger takes the rest, and what the narrative leaves. In the
-division that readers answered best from, reasons and state in a model's words took a little more than half."""
+NARRATIVE_SHARE = 0.7
+"""Share of the pivot for a summarizer's narrative; the ledger takes the rest, and what the narrative leaves. A model
+says more in a token than quotations do. The ledger needs room for what models get wrong: the user's words, changed
+files, tasks and failures."""
 
-TALK_SHARE = 0.85
-"""The same for conversations without tools. Code can only quote sentences there, which a model summarizes better."""
+TALK_SHARE = 0.95
+"""The same for sessions in which nothing was changed, run or planned: conversations and lookups. Code can only quote
+sentences and tables there, which a model summarizes better."""
 
 
 class Summarization:
@@ -101,16 +104,18 @@ class Summarization:
         summary = context.summary_text
         most = min(max(int((goal - context.required_tokens) * self.share), MIN_LEDGER), MAX_LEDGER)
         load = summary.load if summary else Load()
+        hidden, weight = load.hidden, load.weight
         others = context.visibility.replacements.keys()
         cut = {group.number: group for group in context.live if not others.isdisjoint(group.indices)}
         shown = sum((_load_of(context, group) for group in cut.values()), Load())
         rest = context.tokens - (summary.tokens if summary else 0)
         left = {"messages": context.shown_messages + PIVOT_MESSAGES, "groups": context.shown_groups + 1}
-        left["bytes"] = context.bytes
+        left["bytes"] = context.bytes if aim.bytes is not None else 0
         limits = [(measure, limit) for measure in left if (limit := getattr(aim, measure)) is not None]
         taken: list[ContextGroup] = []
+        messages, ledger_weight = context.messages, context.ledger.weight
         for group in context.droppable():
-            fits = rest <= goal and rest + min(most, _room(context, load + shown)) <= goal
+            fits = rest <= goal and rest + min(most, _room(context, Load(hidden, weight) + shown)) <= goal
             if fits and all(left[measure] <= limit for measure, limit in limits):
                 break
             taken.append(group)
@@ -118,15 +123,18 @@ class Summarization:
             if limits:
                 left["messages"] -= len(group)
                 left["groups"] -= 1
-                left["bytes"] -= sum(context.visibility.sizes[index] for index in group.indices)
+                left["bytes"] -= context.visibility.group_bytes(group) if aim.bytes is not None else 0
             if group.number in cut:
                 own = _load_of(context, group)
                 shown -= own
-            elif load.weight < 2 * MAX_LEDGER:
-                own = _load_of(context, group)
-            else:  # there is more to say already than any pivot has room for
-                own = Load(group.tokens)
-            load += own
+                hidden += own.hidden
+                weight += own.weight
+                continue
+            hidden += group.tokens
+            if weight < 2 * MAX_LEDGER:  # otherwise there is more to say already than any pivot has room for
+                for index in group.indices:
+                    weight += ledger_weight(index, messages[index])
+        load = Load(hidden, weight)
         room = min(max(most, min(goal - rest, MAX_LEDGER)), _room(context, load + shown))
         return taken, room, load
 
@@ -137,8 +145,11 @@ class Summarization:
         leaving = frozenset(indices)
         kept = [index for index in context.shown_indices() if index not in leaving]
         messages = tuple(context.messages[index] for index in indices)
-        acts = any(message.calls for message in messages)
-        max_tokens = int(room * (NARRATIVE_SHARE if acts else TALK_SHARE))
+        max_tokens = int(room * NARRATIVE_SHARE)
+        facts = facts_beside(context, groups, room - max_tokens)
+        if not _has_deeds(facts):
+            max_tokens = int(room * TALK_SHARE)
+            facts = facts_beside(context, groups, room - max_tokens)
         material = Material(
             messages=messages,
             references=tuple(context.reference(index) for index in indices),
@@ -146,7 +157,7 @@ class Summarization:
             max_tokens=max_tokens,
             count=context.counter.tokens,
             instructions=context.instructions,
-            facts=facts_beside(context, groups, room - max_tokens),
+            facts=facts,
             kept=tuple(context.messages[index] for index in kept),
             kept_references=tuple(context.reference(index) for index in kept),
         )
@@ -154,6 +165,12 @@ class Summarization:
             return ""  # there is nothing to put into words
         context.narratives.append(material.account)
         return await ask_summarizer(self.summarizer, material, context.failures)
+
+
+def _has_deeds(ledger: str) -> bool:
+    """Return whether a ledger has anything that was changed, run or planned."""
+    deeds = (STATE, CHANGES, RUNS)
+    return any(section in deeds and not text.startswith(ONLY_LOOKUPS) for section, text, _, _ in parse(ledger).items)
 
 
 def _earlier_narrative(context: Context) -> str | None:

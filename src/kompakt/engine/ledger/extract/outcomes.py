@@ -72,10 +72,10 @@ _TEST_WORDS = _with_rarest(
 
 def exit_code(output: str) -> int | None:
     """Return the exit code on one of the first or last lines of an output."""
-    start, end = output[:_EXIT_ZONE], output[-_EXIT_ZONE:]
-    zone = output if len(output) <= 2 * _EXIT_ZONE else f"{start}\n{end}"
+    zone = output if len(output) <= 2 * _EXIT_ZONE else f"{output[:_EXIT_ZONE]}\n{output[-_EXIT_ZONE:]}"
     if zone.isascii() and not _has(_EXIT_WORDS, zone.lower()):
         return None
+    start, end = output[:_EXIT_ZONE], output[-_EXIT_ZONE:]
     for line in [*start.split("\n")[:6], *reversed(end.split("\n")[-4:])]:
         if found := _EXIT.search(line[:_EXIT_ZONE]):
             return int(next(group for group in found.groups() if group))
@@ -122,14 +122,20 @@ def has_failed(result: ToolResult, effect: Effect) -> bool:
     """
     output = result.output
     if result.is_error or output.startswith("<tool_use_error>"):  # Claude Code marks errors so, also without the flag
-        return True
+        return not _found_nothing(output, effect)
     if effect.command is None:
         return not effect.reads and (bool(exit_code(output)) or _REFUSES.match(output) is not None)
-    if code := exit_code(output):
-        # a search that found nothing
-        return not (code == 1 and quotes(effect.command) and all(map(_EXIT.search, failure_lines(output))))
+    if exit_code(output):
+        return not _found_nothing(output, effect)
     zone = output if len(output) <= 4 * LAST else f"{output[: 2 * LAST]}\n{output[-2 * LAST :]}"
     return _has(_BROKEN_WORDS, zone) and _BROKEN.search(zone) is not None and not quotes(effect.command)
+
+
+def _found_nothing(output: str, effect: Effect) -> bool:
+    """Return whether a search ended with exit code 1 and says nothing else: it had no match."""
+    if effect.command is None or exit_code(output) != 1 or not quotes(effect.command):
+        return False
+    return all(map(_EXIT.search, failure_lines(output)))
 
 
 REFUSAL_ZONE = 1_500

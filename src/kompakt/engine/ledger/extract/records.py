@@ -9,12 +9,15 @@ the same keys. A table names the keys once::
 An answer contains more than the task needs. A row keeps the columns that the conversation mentions ("refund to the
 original payment method") and those whose values were given to a call. If these are too few, it keeps all.
 Of the many records that a search returns, the one that occurs elsewhere in the session is the one that was sought.
+
+Every record matters more than every detail of one: where the rows take more room than there is, they become narrow.
+They keep names, numbers and what was spoken of; lists of people become their number.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from kompakt.engine.ledger.excerpts import MAX_JSON, harmless, one_line
@@ -129,7 +132,8 @@ class Focus:
 
     def __init__(self, tools: Mapping[str, Sequence[str]], spoken: Sequence[str], given: Sequence[str]) -> None:
         self._stems = {word[:_STEM].lower() for text in spoken for word in _WORD.findall(text)}
-        self._used = {word for text in (*spoken, *given) for word in _VALUE.findall(text)}
+        self._spoken = {word for text in spoken for word in _VALUE.findall(text)}
+        self._used = {word for text in given for word in _VALUE.findall(text)} | self._spoken
         self._named = set[str]().union(*(identifiers(text) for text in (*spoken, *given)))
         self._tools: dict[str, set[str]] = {}
         """Tools whose answers contain a name."""
@@ -149,6 +153,10 @@ class Focus:
         """Return whether a value was given to a call or spoken."""
         return isinstance(value, str | int) and not isinstance(value, bool) and str(value) in self._used
 
+    def speaks_of(self, value: Json) -> bool:
+        """Return whether somebody mentioned a value."""
+        return str(value) in self._spoken
+
     def links(self, record: Record, tool: str) -> bool:
         """Return whether a record is named elsewhere: in words, in a call, or in the answer of another tool."""
         for value in record.values():
@@ -158,10 +166,22 @@ class Focus:
         return False
 
 
-def table(records: Sequence[Record], focus: Focus | None = None) -> tuple[str, list[str]]:
-    """Write records as a table; return its heading and one text for each record. Without a focus it has all columns."""
+def table(
+    records: Sequence[Record], focus: Focus | None = None, *, max_chars: int | None = None
+) -> tuple[str, list[str]]:
+    """Write records as a table; return its heading and one text for each record.
+
+    Without a focus it has all columns. With ``max_chars``, rows that are longer in total become narrow.
+    """
+    heading, lines = _table(records, focus)
+    if focus is not None and max_chars is not None and sum(map(len, lines)) > max_chars:
+        return _table(records, focus, is_narrow=True)
+    return heading, lines
+
+
+def _table(records: Sequence[Record], focus: Focus | None, *, is_narrow: bool = False) -> tuple[str, list[str]]:
     keys = list(dict.fromkeys(key for record in records for key in record))
-    columns = [_Column(key, [record.get(key) for record in records], focus) for key in keys]
+    columns = [_Column(key, [record.get(key) for record in records], focus, is_narrow=is_narrow) for key in keys]
     if focus is not None:
         columns = [column for column in columns if not column.is_empty][:MAX_COLUMNS]
         chosen = [column for number, column in enumerate(columns) if number == 0 or column.is_relevant]
@@ -203,7 +223,7 @@ def _is_ambiguous(value: Json, depth: int) -> bool:
 class _Column:
     """The values of one key, as texts."""
 
-    def __init__(self, key: str, values: Sequence[Json], focus: Focus | None) -> None:
+    def __init__(self, key: str, values: Sequence[Json], focus: Focus | None, *, is_narrow: bool = False) -> None:
         inner = inner_keys(values)
         self.is_empty = all(value in (None, "", [], {}) for value in values)
         self.is_used = focus is not None and any(map(focus.uses, values))
@@ -211,10 +231,17 @@ class _Column:
         if focus is not None and not self.is_relevant:
             self.is_relevant = focus.mentions(key) and not any(_TIME.match(str(value)) for value in values)
         if inner and focus is not None:
-            if any(isinstance(value, list) for value in values):
+            is_list = any(isinstance(value, list) for value in values)
+            if is_list:
                 self.is_relevant |= any(focus.mentions(name, whole=True) for name in inner)
             records = [record for value in values for record in _records_in(value)]
             inner = _focused(inner, records, focus)
+            if is_narrow:
+                inner = tuple(name for name in inner if _has_digit(record.get(name) for record in records))
+                if is_list and not inner:
+                    values = [len(value) if isinstance(value, list) else value for value in values]
+        elif is_narrow and focus is not None and not _has_digit(values):
+            self.is_relevant = any(map(focus.speaks_of, values))
         self.name = f"{key} ({'/'.join(inner)})" if inner else key
         self.cells = [cell_text(value, inner) for value in values]
         if focus is not None:
@@ -239,6 +266,11 @@ class _Column:
             )
             for other in columns
         )
+
+
+def _has_digit(values: Iterable[Json]) -> bool:
+    """Return whether any of some values is a number, a date or a name with a number in it."""
+    return any(any(map(str.isdigit, str(value))) for value in values)
 
 
 def _focused(keys: tuple[str, ...], records: Sequence[Record], focus: Focus) -> tuple[str, ...]:

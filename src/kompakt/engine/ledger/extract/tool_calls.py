@@ -124,15 +124,17 @@ def _command(fields: Mapping[str, Json]) -> str | None:
 
 def _is_verb(value: str, fields: Mapping[str, Json]) -> bool:
     """Return whether a command is a verb for the file in the same input, such as ``view``."""
-    return value in _VERBS and any(True for _ in _paths(fields))
+    return value in _VERBS and bool(_paths(fields))
 
 
-def _paths(fields: Mapping[str, Json]) -> Iterator[str]:
+def _paths(fields: Mapping[str, Json]) -> list[str]:
+    """Return the paths that a call names."""
+    found: list[str] = []
     for key, value in fields.items():
         if _is_path(key[-_LONGEST_END:]):
-            for one in value if isinstance(value, list) else [value]:
-                if isinstance(one, str) and 0 < len(one) < 500 and "\n" not in one:
-                    yield one
+            given = value if type(value) is list else (value,)
+            found += [one for one in given if type(one) is str and 0 < len(one) < 500 and "\n" not in one]
+    return found
 
 
 @lru_cache(maxsize=_WORDS)
@@ -156,7 +158,7 @@ def _files(name: str, fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
             yield from (("modified", path) for path in _DIFFED.findall(value))
     name = snake_case(name)
     if moved := _MOVES.search(name):
-        yield from _moved(moved[1], list(_paths(fields)))
+        yield from _moved(moved[1], _paths(fields))
         return
     how = _operation(name, fields)
     if how is not None:
@@ -168,7 +170,7 @@ def _operation(name: str, fields: Mapping[str, Json]) -> str | None:
     verb = fields.get("command") or fields.get("action") or fields.get("operation")
     if isinstance(verb, str) and verb in _VERBS:
         return _VERBS[verb]
-    shaped = _shaped if sum(map(len, fields)) < _LONG else _shaped.__wrapped__
+    shaped = _shaped if len("".join(fields)) < _LONG else _shaped.__wrapped__
     return shaped(name, tuple(fields))
 
 
@@ -190,16 +192,14 @@ def _shaped(name: str, given: tuple[str, ...]) -> str | None:
 def only_reads_files(call: ToolCall) -> bool:
     """Return whether a call reads or searches files, of which a ledger names no more than the path."""
     fields = fields_of(call)
-    return only_looks(call.name, fields) and (
-        not _SEARCH_KEYS.isdisjoint(fields) or next(_paths(fields), None) is not None
-    )
+    return only_looks(call.name, fields) and (not _SEARCH_KEYS.isdisjoint(fields) or bool(_paths(fields)))
 
 
 def only_looks(name: str, fields: Mapping[str, Json]) -> bool:
     """Return whether a call plainly changes no file and keeps no list of tasks, by its name and keys alone."""
     if not fields or list in map(type, fields.values()):
         return False
-    looks = _only_looks if sum(map(len, fields)) < _LONG else _only_looks.__wrapped__
+    looks = _only_looks if len("".join(fields)) < _LONG else _only_looks.__wrapped__
     return looks(name, tuple(fields))
 
 
