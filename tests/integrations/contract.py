@@ -7,6 +7,7 @@ receives is recorded as messages of OpenAI Chat and judged here, by rules that a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import re
@@ -21,6 +22,7 @@ from tests.integrations.matrix import FRAMEWORKS, MODES
 
 import kompakt
 from kompakt.integrations.stores import close_stores
+from kompakt.session.timeline import CompactionFailure, PinEvent
 
 STEPS = 30
 BUDGET = 4_000
@@ -160,6 +162,19 @@ def recorded(url: str) -> list[tuple[int, int]]:
         found = [one async for session in store.sessions() for one in await session.compactions()]
         await store.close()
         return [(one.tokens_before, one.tokens_after) for one in sorted(found, key=lambda one: one.at)]
+
+    return asyncio.run(read())
+
+
+def events(url: str) -> list[Any]:
+    """Close the stores of the adapters and return what happened in all sessions of one store."""
+    close_stores()
+
+    async def read() -> list[Any]:
+        store = await kompakt.open_store(url)
+        timelines = [(await session.reader()).timeline async for session in store.sessions()]
+        await store.close()
+        return [one.event for timeline in timelines for one in timeline.events]
 
     return asyncio.run(read())
 
@@ -386,6 +401,20 @@ class AdapterContract:
         url, reports = f"sqlite:///{tmp_path / 'agent.db'}", list[Any]()
         self.run_loop(Script(), mode=self.modes[0], budget=BUDGET, store=url, on_compaction=reports.append)
         assert recorded(url) == [(one.tokens_before, one.tokens_after) for one in reports] != []
+
+    def test_the_store_has_the_pins(self, tmp_path: Any) -> None:
+        url = f"sqlite:///{tmp_path / 'agent.db'}"
+        self.run_loop(Script(), mode=self.modes[0], budget=BUDGET, pins=[PIN], store=url)
+        assert [one.text for one in events(url) if isinstance(one, PinEvent)] == [PIN]
+
+    def test_the_store_records_what_does_not_fit(self, tmp_path: Any) -> None:
+        url = f"sqlite:///{tmp_path / 'agent.db'}"
+        with contextlib.suppress(
+            Exception
+        ):  # each framework has its own way to report it; Haystack tries a larger size
+            self.run_loop(Script(), mode=self.modes[0], budget=BUDGET, pins=[page(LARGE)], store=url)
+        failures = [one.reason for one in events(url) if isinstance(one, CompactionFailure)]
+        assert failures and all("pinned texts" in one for one in failures)
 
     def test_the_store_has_the_whole_conversation(self, tmp_path: Any) -> None:
         url = f"sqlite:///{tmp_path / 'agent.db'}"

@@ -6,7 +6,9 @@ docs/guides/frameworks.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "frameworks.md"
@@ -33,6 +35,8 @@ class Framework(NamedTuple):
 
     name: str
     without: dict[str, str]
+    limits: Mapping[str, str] = MappingProxyType({})
+    """What a part of the contract does not cover there."""
 
 
 FRAMEWORKS = {
@@ -81,7 +85,11 @@ FRAMEWORKS = {
             "recall": "A model cannot add a tool to its agent.",
         },
     ),
-    "crewai": Framework("CrewAI", {"kept": "CrewAI sends the messages it keeps, so they are rewritten."}),
+    "crewai": Framework(
+        "CrewAI",
+        {"kept": "CrewAI sends the messages it keeps, so they are rewritten."},
+        {"retry": "CrewAI itself recognizes a rejection, by the text of the outermost error. It does not read causes."},
+    ),
     "autogen": Framework(
         "AutoGen",
         {"sync": "The framework is asynchronous.", "retry": "A model context does not see errors of the model."},
@@ -92,12 +100,12 @@ FRAMEWORKS = {
 def table() -> str:
     """Return the table and the reasons as Markdown."""
     lines = ["| framework | " + " | ".join(CHECKS.values()) + " |", "|---" * (len(CHECKS) + 1) + "|"]
-    for key, (name, without) in FRAMEWORKS.items():
+    for key, (name, without, _) in FRAMEWORKS.items():
         cells = ["–" if check in without else "yes" for check in CHECKS]
         lines.append(f"| [{name}](../integrations/{key}.md) | " + " | ".join(cells) + " |")
     lines.append("")
-    for name, without in FRAMEWORKS.values():
-        lines += [f"- {name}, {CHECKS[check]}: {reason}" for check, reason in without.items()]
+    for name, without, limits in FRAMEWORKS.values():
+        lines += [f"- {name}, {CHECKS[check]}: {reason}" for check, reason in {**without, **limits}.items()]
     return "\n".join(lines) + "\n"
 
 

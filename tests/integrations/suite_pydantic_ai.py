@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
 from typing import Any
 
-from pydantic_ai import Agent
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai import Agent, Tool
+from pydantic_ai.capabilities import AbstractCapability, ToolSearch
 from pydantic_ai.messages import (
     BinaryContent,
     ModelRequest,
@@ -73,6 +74,15 @@ class Recorder(AbstractCapability[Any]):
     async def before_model_request(self, ctx: Any, request_context: Any) -> Any:
         self.given[:] = request_context.messages
         return request_context
+
+
+@dataclass
+class Totals(AbstractCapability[Any]):
+    """Instructions that the model loads when it needs them."""
+
+    def get_instructions(self) -> str:
+        """Return what the model should know once it has loaded them."""
+        return "LOADED: totals are sums."
 
 
 def read_page(number: int) -> str:
@@ -142,6 +152,59 @@ class TestPydanticAI(AdapterContract, framework="pydantic_ai"):
         agent = Agent(FunctionModel(reply), capabilities=[Kompakt(budget=BUDGET)])
         asyncio.run(agent.run("first run", conversation_id="c", message_history=history))
         assert sent == ["first run", "second run", "first run"]
+
+    def test_tools_that_were_found_by_a_search_stay_available(self) -> None:
+        """Pydantic AI offers a deferred tool if the request has the search that found it."""
+        offered: list[bool] = []
+
+        def hidden_gem(x: int) -> int:
+            """Compute the gem."""
+            return x + 1
+
+        def reply(messages: Any, info: AgentInfo) -> ModelResponse:
+            offered.append(any(tool.name == "hidden_gem" for tool in info.function_tools))
+            if len(offered) == 1:
+                return ModelResponse(parts=[ToolCallPart("search_tools", {"queries": ["gem"]}, "search")])
+            if len(offered) <= 20:
+                return ModelResponse(parts=[ToolCallPart("read_page", {"number": len(offered)}, f"c{len(offered)}")])
+            if len(offered) == 21:
+                return ModelResponse(parts=[ToolCallPart("hidden_gem", {"x": 1}, "gem")])
+            return ModelResponse(parts=[TextPart("done")])
+
+        reports: list[Any] = []
+        agent = Agent(
+            FunctionModel(reply),
+            tools=[read_page, Tool(hidden_gem, defer_loading=True)],
+            capabilities=[ToolSearch(), Kompakt(budget=BUDGET, on_compaction=reports.append)],
+        )
+        result = agent.run_sync(TASK)
+        assert result.output == "done"
+        assert reports
+        assert offered[0] is False and all(offered[1:])
+
+    def test_capabilities_that_were_loaded_stay_loaded(self) -> None:
+        instructions: list[str] = []
+
+        def reply(messages: Any, info: AgentInfo) -> ModelResponse:
+            step = len(instructions) + 1
+            instructions.append(str(messages) + str(info.instructions))
+            if step == 1:
+                return ModelResponse(parts=[ToolCallPart("load_capability", {"id": "totals"}, "load")])
+            if step <= 20:
+                return ModelResponse(parts=[ToolCallPart("read_page", {"number": step}, f"c{step}")])
+            return ModelResponse(parts=[TextPart("done")])
+
+        reports: list[Any] = []
+        totals = Totals(id="totals", description="How to compute totals", defer_loading=True)
+        agent = Agent(
+            FunctionModel(reply),
+            tools=[read_page],
+            capabilities=[totals, Kompakt(budget=BUDGET, on_compaction=reports.append)],
+        )
+        assert agent.run_sync(TASK).output == "done"
+        assert reports
+        assert "LOADED" not in instructions[0]
+        assert all("LOADED" in one for one in instructions[1:])
 
     def test_the_page_runs(self) -> None:
         names = run_page("pydantic_ai", model=scripted(Script(steps=2), []), tools=[read_page])

@@ -29,6 +29,7 @@ from kompakt.integrations.conversation import (
 )
 from kompakt.integrations.stores import close_stores
 from kompakt.model.budget import Budget
+from kompakt.session.timeline import CompactionFailure, PinEvent
 from kompakt.view.directories import StoreDirectory
 from kompakt.view.inspection import Inspection
 from kompakt.wire.overflow import Overflow
@@ -379,17 +380,55 @@ class TestStores:
 
         asyncio.run(inspect())
 
-    def test_a_compaction_of_a_repaired_history_is_recorded_with_the_repaired_messages(self) -> None:
+    @pytest.mark.parametrize("missing", [4, 38, 40], ids=["hidden", "shown", "last"])
+    def test_a_history_that_was_repaired_is_stored_once_as_it_came(self, missing: int) -> None:
         async def run() -> None:
             store = await kompakt.open_store("memory:")
-            given = history(20)
-            del given[4]  # the result of the second call
-            view = await conversation(store=store).aview(given, RequestFrame())
-            assert judge(view) == []
-            original, repaired = await store.session("c"), await store.session("c-2")
-            assert await original.compactions() == []
-            assert len(await repaired.compactions()) == 1
-            assert await repaired.export(view="model") == view
+            made, given = conversation(store=store), history(20)
+            del given[missing]  # the result of a call
+            for number in range(21, 40):
+                view = await made.aview(given, RequestFrame())
+                assert judge(view) == []
+                given += step(number)
+            (session,) = [one async for one in store.sessions()]
+            kept = await session.export()
+            assert kept == given[: len(kept)] and len(kept) > 45
+            assert len(await session.compactions()) > 2
+            assert await session.verify() == []
+            shown = await session.export(view="model")
+            assert shown == view[: len(shown)] and len(shown) > 3
+
+        asyncio.run(run())
+
+    def test_pins_are_recorded_once(self) -> None:
+        async def run() -> None:
+            store = await kompakt.open_store("memory:")
+            made, given = conversation(store=store, pins=[PIN]), history(20)
+            for number in range(21, 40):
+                await made.aview(given, RequestFrame())
+                given += step(number)
+            restarted = conversation(store=store, pins=[PIN])
+            await restarted.aview(given, RequestFrame())
+            session = await store.session("c")
+            timeline = (await session.reader()).timeline
+            assert list(timeline.pins) == [PIN]
+            assert len([one for one in timeline.events if isinstance(one.event, PinEvent)]) == 1
+
+        asyncio.run(run())
+
+    def test_what_does_not_fit_is_recorded_once(self) -> None:
+        async def run() -> None:
+            store = await kompakt.open_store("memory:")
+            made = LiveConversation("c", Plain(), AdapterOptions(budget=300, store=store))
+            for _ in range(2):
+                with pytest.raises(kompakt.DoesNotFit) as caught:
+                    await made.aview([{"role": "user", "content": page(LARGE)}], RequestFrame())
+            session = await store.session("c")
+            (recorded,) = (await session.reader()).timeline.events
+            failure = recorded.event
+            assert isinstance(failure, CompactionFailure)
+            assert failure.reason == str(caught.value)
+            assert len(await session.export()) == 1
 
         asyncio.run(run())
 
@@ -409,7 +448,7 @@ class TestStores:
     def test_a_compaction_that_cannot_be_recorded_is_made_all_the_same(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        async def fails(*_: object) -> bool:
+        async def fails(*_: object, **__: object) -> bool:
             raise kompakt.StoreUnavailable("the disk is full")
 
         monkeypatch.setattr("kompakt.integrations.conversation.record_compaction", fails)

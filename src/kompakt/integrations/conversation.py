@@ -17,8 +17,9 @@ import operator
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from threading import Lock
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 
 import msgspec
 
@@ -32,13 +33,15 @@ from kompakt.engine.context.context import Context
 from kompakt.engine.recall import DEFAULT_TOKENS, Memory, Recalled
 from kompakt.engine.recall.answer import TOOL_NAME
 from kompakt.engine.strategies import OverflowByRounds
-from kompakt.errors import Overflowed, StoreError, UsageError
-from kompakt.integrations.stores import StoreAccess, recall_saved
+from kompakt.errors import DoesNotFit, Overflowed, StoreError, UsageError
+from kompakt.integrations.stores import StoreAccess, recall_saved, record_pins
 from kompakt.model.budget import Budget, size_after_refusal
 from kompakt.model.lru import Lru
 from kompakt.model.messages import History, JsonObject, Message
+from kompakt.model.references import digest
 from kompakt.model.tokens import Counter, counter_for
-from kompakt.session.compaction import record_compaction
+from kompakt.session.compaction import record_compaction, record_failure
+from kompakt.session.session import Session
 from kompakt.session.store import Store, TooManyBranches
 from kompakt.session.timeline import RECOVERABLE
 from kompakt.version import install_command
@@ -76,6 +79,10 @@ class Converter(ABC, Generic[Item]):
     @abstractmethod
     def from_wire(self, item: JsonObject, original: Item | None) -> Item:
         """Return a message for an item that kompakt wrote. ``original`` is the message that it shortens, if any."""
+
+    def stays(self, item: Item) -> bool:
+        """Return whether the framework itself reads a message, so that it is never hidden or shortened."""
+        return False
 
     def rebuild(self, original: Item, parts: Mapping[int, JsonObject | None]) -> Sequence[Item]:
         """Return a message of which only some items are shown, or some are shortened.
@@ -170,13 +177,6 @@ class RequestFrame(msgspec.Struct, frozen=True):
     """The budget of this request, if the framework itself decides on it."""
 
 
-class SavedConversation(NamedTuple):
-    """What the store has of a conversation."""
-
-    session: str
-    messages: tuple[Message, ...]
-
-
 class LiveConversation(Generic[Item]):
     """The compacted view of one conversation. Threads may share it."""
 
@@ -193,6 +193,10 @@ class LiveConversation(Generic[Item]):
         self._sent = 0
         self._unsaved = False
         """Whether a result was shortened at admission since the conversation was saved."""
+        self._pinned_in: set[str] = set()
+        """Sessions in which the pins are recorded."""
+        self._failure = ""
+        """The last failure that was recorded: a framework may try again and again."""
         self._frame: RequestFrame | None = None
         self._restart()
 
@@ -207,6 +211,10 @@ class LiveConversation(Generic[Item]):
         """The place of a call."""
         self._recalls: set[str] = set()
         """Calls of the recall tool."""
+        self._originals: list[Message] = []
+        """The messages as they came. Those of the context differ from them after a repair."""
+        self._staying: set[int] = set()
+        """Positions of the messages of the context that stay; see ``Converter.stays``."""
         self._context: Context | None = None
         self._seen = Seen()
         """What the model was shown of tool results, for admission."""
@@ -287,13 +295,23 @@ class LiveConversation(Generic[Item]):
         due = order.budget.due(context.tokens) or refused is not None
         compacts = due or (self._policy.has_triggers and self._policy.due(context) is not None)
         if compacts or self._unsaved:
-            saved = await self._save(request.with_messages(context.messages), waits=waits)
+            session = await self._save(request.with_messages(self._originals), waits=waits)
             self._unsaved = False
             if compacts:
-                report = await self._rewrite(context, request, order, forced=refused is not None)
+                try:
+                    report = await self._rewrite(context, request, order, forced=refused is not None)
+                except DoesNotFit as error:
+                    if self._failure != str(error):
+                        await self._record(session, partial(record_failure, error=error), waits=waits)
+                    self._failure = str(error)
+                    raise
                 context = self._context or context
                 if report is not None:
-                    await self._record(context, request, report, saved, waits=waits)
+                    made = partial(record_compaction, context=context, report=report, stored=self._originals)
+                    await self._record(session, made, waits=waits)
+                    announce(report)
+                    if self._options.on_compaction is not None:
+                        self._options.on_compaction(report)
         self._sent = context.projected_tokens
         self._last = self._shown(context)
         return list(self._last)
@@ -323,7 +341,7 @@ class LiveConversation(Generic[Item]):
             budget=budget,
             policy=policy,
             counter=counter,
-            pins=tuple(self._options.pins),
+            pins=(*self._options.pins, *sorted(self._staying)),
             manual_thinking=self._wire.manual_thinking(request.body),
             fixed=self._system_tokens(frame, counter),
         )
@@ -389,6 +407,9 @@ class LiveConversation(Generic[Item]):
             self._items.append(item)
             self._wires.append(wire)
             self._owners.update((id(one), (at, position)) for position, one in enumerate(wire))
+            if self._converter.stays(item):
+                self._staying.update(range(len(self._context.messages), len(self._context.messages) + len(messages)))
+            self._originals += messages
             for number, message in enumerate(messages):
                 place = at, number if len(messages) == len(wire) else 0
                 self._answers.update((result.call_id, place) for result in message.results)
@@ -398,6 +419,8 @@ class LiveConversation(Generic[Item]):
     def _add(self, context: Context, message: Message) -> None:
         """Append a message; shorten its results if they are large and admission is on. Answers of recall stay whole."""
         context.append(message)
+        if len(context.messages) - 1 in self._staying:
+            context.pin(context.group_at(len(context.messages) - 1))
         if self._options.recall:
             self._recalls.update(call.id for call in message.calls if call.name == TOOL_NAME)
         if self._admission is not None and not any(one.call_id in self._recalls for one in message.results):
@@ -416,6 +439,10 @@ class LiveConversation(Generic[Item]):
             outcome = await proceed(context, history, order, forced=forced)
         else:
             valid = api.parse(api.repair(history).payload, history.format) if problems else history
+            if problems:
+                staying = {digest(history.messages[at]) for at in self._staying}
+                self._staying = {at for at, message in enumerate(valid) if digest(message) in staying}
+                order = msgspec.structs.replace(order, pins=(*self._options.pins, *sorted(self._staying)))
             outcome = await compact(valid, order)
         self._context = made = outcome.context
         if not made.differs or not (outcome.reason is not None or outcome.steps):
@@ -437,36 +464,35 @@ class LiveConversation(Generic[Item]):
         return report if self._store is None else msgspec.structs.replace(report, recoverable=RECOVERABLE)
 
     async def _record(
-        self, context: Context, request: History, report: Report, saved: SavedConversation | None, *, waits: bool
+        self, session: str | None, write: Callable[[Session], Coroutine[Any, Any, bool | None]], *, waits: bool
     ) -> None:
-        """Record a compaction in the store; then announce it."""
-        if saved is not None and saved.messages != tuple(context.messages):  # it was repaired
-            saved = await self._save(request.with_messages(context.messages), waits=waits)
-        if saved is not None:
-            id = saved.session
+        """Record what became of a conversation in the session in which it was saved."""
+        if session is None:
+            return
 
-            async def record(store: Store) -> bool:
-                return await record_compaction(await store.session(id), context, report)
+        async def record(store: Store) -> bool | None:
+            return await write(await store.session(session))
 
-            try:
-                if not await self._use_store(record, waits=waits):
-                    _log.warning("compaction of %r not recorded: others write to the session", id)
-            except StoreError as error:  # the messages are saved, so nothing is lost
-                _log.warning("compaction of %r not recorded: %s", id, error)
-        announce(report)
-        if self._options.on_compaction is not None:
-            self._options.on_compaction(report)
+        try:
+            if await self._use_store(record, waits=waits) is False:
+                _log.warning("compaction of %r not recorded: others write to the session", session)
+        except StoreError as error:  # the messages are saved, so nothing is lost
+            _log.warning("compaction of %r not recorded: %s", session, error)
 
-    async def _save(self, history: History, *, waits: bool) -> SavedConversation | None:
-        """Save the whole conversation before the view of it shrinks."""
+    async def _save(self, history: History, *, waits: bool) -> str | None:
+        """Save the whole conversation before the view of it shrinks; return the name of its session."""
         if self._store is None:
             return None
 
         async def save(store: Store) -> str:
-            return (await store.save(self.id, history)).id
+            session = await store.save(self.id, history)
+            if session.id not in self._pinned_in:
+                await record_pins(session, self._options.pins)
+                self._pinned_in.add(session.id)
+            return session.id
 
         try:
-            return SavedConversation(await self._use_store(save, waits=waits), history.messages)
+            return await self._use_store(save, waits=waits)
         except TooManyBranches as error:  # the request itself is fine
             _log.warning("not saved: %s", error)
             return None

@@ -11,7 +11,7 @@ from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall import Recalled
 from kompakt.errors import UsageError
 from kompakt.integrations.conversation import AdapterOptions
-from kompakt.integrations.stores import StoreAccess
+from kompakt.integrations.stores import StoreAccess, record_pins
 from kompakt.model.groups import safe_cuts
 from kompakt.model.messages import JsonObject
 from kompakt.session.session import Session
@@ -72,10 +72,7 @@ class StoredHistory:
         return report is not None
 
     async def _compact(self, session: Session, *, reason: str | None) -> Report | None:
-        pinned = (await session.reader()).timeline.pins if self._options.pins else ()
-        for text in self._options.pins:
-            if text not in pinned:
-                await session.pin(text)
+        await record_pins(session, self._options.pins)
         options = self._options
         done = await session.compact(
             options.budget, policy=options.policy, model=self._model, resume=False, reason=reason

@@ -32,6 +32,7 @@ try:
     from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.exceptions import RetryModelRequest
     from pydantic_ai.messages import (
+        CapabilityLoadDeltaPart,
         FilePart,
         ModelMessage,
         ModelRequest,
@@ -67,6 +68,10 @@ class _PartConverter(Converter[ModelMessage]):
         if isinstance(item, ModelResponse):
             return [_response(item)]
         return [wire for part in item.parts if (wire := _request_part(part)) is not None] or [_EMPTY]
+
+    def stays(self, item: ModelMessage) -> bool:
+        """Keep searches for tools and loaded capabilities: Pydantic AI offers the tools that it finds in a request."""
+        return any(getattr(part, "tool_kind", None) or isinstance(part, CapabilityLoadDeltaPart) for part in item.parts)
 
     def rebuild(self, original: ModelMessage, parts: Mapping[int, JsonObject | None]) -> Sequence[ModelMessage]:
         """Shorten or leave out parts of a request; other parts, like media, stay."""
@@ -171,7 +176,7 @@ class Kompakt(AbstractCapability[Any]):
         self._conversations = Conversations(_PartConverter(), self._options)
         self._given: Lru[str, list[ModelMessage]] = Lru(MAX_PENDING)
         """The whole messages of the request in flight, by run: a second attempt starts from them."""
-        self._refused: dict[str, Overflow] = {}
+        self._refused: Lru[str, Overflow] = Lru(MAX_PENDING)
 
     def _conversation(self, ctx: RunContext[Any]) -> LiveConversation[ModelMessage]:
         return self._conversations.get(_key(ctx))
@@ -181,7 +186,7 @@ class Kompakt(AbstractCapability[Any]):
     ) -> ModelRequestContext:
         """Send the compacted view of the messages."""
         self._given.put(_run_key(ctx), list(request_context.messages))
-        self._refused.pop(_run_key(ctx), None)
+        self._refused.remove(_run_key(ctx))
         view = await self._conversation(ctx).aview(request_context.messages, _frame(request_context))
         return dataclasses.replace(request_context, messages=view)
 
@@ -206,10 +211,11 @@ class Kompakt(AbstractCapability[Any]):
         refused = overflow_of(error)
         if refused is None:
             raise error
-        if self._refused.pop(_run_key(ctx), None) is not None:
+        if self._refused.get(_run_key(ctx)) is not None:
+            self._refused.remove(_run_key(ctx))
             message = f"the request is too long, also after it was shortened: {error}"
             raise Overflowed(message, overflow=refused) from error
-        self._refused[_run_key(ctx)] = refused
+        self._refused.put(_run_key(ctx), refused)
         raise RetryModelRequest from error
 
     def get_toolset(self) -> FunctionToolset[Any] | None:

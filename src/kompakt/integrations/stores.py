@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from functools import partial
 from threading import Lock, Thread
@@ -118,6 +118,15 @@ async def recall_saved(store: Store, id: str, query: str, tokens: int) -> Recall
         if found := await session.recall(query, tokens):
             return found
     return None
+
+
+async def record_pins(session: Session, pins: Iterable[str]) -> None:
+    """Pin texts in a session, unless they are pinned there."""
+    if pins := tuple(pins):
+        reader = await session.reader()
+        for text in pins:
+            if reader.codec.cleaned(text) not in reader.timeline.pins:
+                await session.pin(text)
 
 
 @atexit.register
