@@ -12,7 +12,7 @@ from tests.cli.commands import run
 
 from kompakt.cli import demo
 
-PARTS = ("outgrown", "HTTP 400", "context_length_exceeded", "HTTP 200", "What the user asked for", "recall", "Saved")
+PARTS = ("outgrown", "HTTP 400", "context_length_exceeded", "HTTP 200", "What the user asked for", "recall", "smaller")
 
 
 class TestStory:

@@ -51,6 +51,13 @@ class TestPages:
             used = line.partition(f"kompakt {' '.join(path)}")[2]
             assert {word for word in shlex.split(used) if WORD.fullmatch(word)} <= known, line
 
+    @pytest.mark.parametrize("path", [path for path in COMMANDS if path not in LEAVES], ids=lambda path: " ".join(path))
+    def test_a_page_with_subcommands_has_examples_and_whole_summaries(self, path: tuple[str, ...]) -> None:
+        page = run(*path, "--help").out
+        assert len(_examples(COMMANDS[path])) >= 2
+        assert "..." not in page.partition("\nCommands:")[2]
+        assert ("--install-completion" in page) == (path == ())
+
     def test_the_exit_codes_are_explained(self) -> None:
         assert EXIT_CODES in " ".join(run("--help").out.split())
 

@@ -16,6 +16,7 @@ from tests.cli.store_helpers import Run, put
 from tests.histories import plain
 
 from kompakt import api
+from kompakt.cli.output import wrapped
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7])(?:;\d+)*m")
 ESCAPE = "\x1b"
@@ -127,7 +128,20 @@ class TestWarnings:
         assert len(done.err.splitlines()) == 1 and done.err.startswith("kompakt: warning: ")
 
 
-def _in_terminal(command: tuple[str, ...], folder: Path, environment: dict[str, str]) -> str:
+class TestErrors:
+    def test_a_terminal_shows_whole_words(self, tmp_path: Path) -> None:
+        put(tmp_path / "body.json", BODY)
+        shown = _in_terminal(("compact", "body.json", "--budget", "2"), tmp_path, {}, code=3).replace("\r", "")
+        assert len(shown.splitlines()) > 1 and too_wide(shown) == []
+
+    def test_a_command_at_the_end_has_its_own_line(self) -> None:
+        """It can be copied, however long it is."""
+        command = f"pip install '/a/{'long/' * 20}path[fleet]'"
+        lines = wrapped(f"kompakt: fleet jobs need pyarrow; install it and Ray with: {command}").splitlines()
+        assert lines[-1] == f"  {command}" and lines[-2].endswith("with:")
+
+
+def _in_terminal(command: tuple[str, ...], folder: Path, environment: dict[str, str], *, code: int = 0) -> str:
     """Run a command with a terminal of 80 columns as standard output."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -148,5 +162,5 @@ def _in_terminal(command: tuple[str, ...], folder: Path, environment: dict[str, 
             break
         found += part
     os.close(ours)
-    assert process.wait() == 0
+    assert process.wait() == code
     return found.decode()

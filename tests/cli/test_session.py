@@ -142,7 +142,7 @@ class TestListShowVerify:
         """No table without rows; JSON stays a list."""
         done = kom("session", "list", "--tenant", "acme")
         assert (done.code, done.out) == (0, "")
-        assert done.err.startswith("no sessions in sqlite:///kompakt.db of tenant 'acme'\n")
+        assert done.err.startswith("no sessions in kompakt.db of tenant 'acme'\n")
         assert "kompakt session import FILE" in done.err
         assert kom("session", "list", "--tenant", "acme", "--json").out == "[]\n"
 
@@ -182,7 +182,7 @@ class TestListShowVerify:
 
     def test_reading_creates_no_store(self, kom: Run, tmp_path: Path) -> None:
         """Only an import creates a file."""
-        refused(kom("session", "list"), "sqlite:///kompakt.db", "import")
+        refused(kom("session", "list"), "no store kompakt.db", "import")
         refused(kom("recall", "sqlite:///none.db", "x"), "none.db")
         assert list(tmp_path.iterdir()) == []
 

@@ -340,7 +340,7 @@ class TestCommand:
             return known(text, body)
 
         self.use(monkeypatch, Model(interrupted, model="gpt-5"), Model(fair, model="gpt-4.1"))
-        given = ("eval", "--exam", exam, "--reader", "gpt-5", "--grader", "gpt-4.1", "--out", "out", "--jobs", "1")
+        given = ("eval", "--exam", exam, "--reader", "gpt-5", "--grader", "gpt-4.1", "--out", "out", "--workers", "1")
         done = kom(*given, "--conditions", "tenth")
         gc.collect()  # asyncio logs the interrupted task when it is collected: here, and not in a later test
         assert done.code == 130
@@ -356,7 +356,7 @@ class TestCommand:
             (("--exam", "exam", "--write-only", "--conditions", "teenth"), "condition 'teenth' is not known"),
             (("--exam", "exam", "--write-only", "--cases", "9"), "no case '9'"),
             (("--score", "exam"), "has no exam.json"),
-            (("--exam", "exam", "--reader", "x", "--grader", "y", "--client", "z"), "--client 'z' is not known"),
+            (("--exam", "exam", "--reader", "x", "--grader", "y", "--protocol", "z"), "--protocol 'z' is not known"),
             (("--exam", "exam", "--write-only", "--key-variable", "NO_SUCH_KEY"), "'NO_SUCH_KEY' is not set"),
         ],
     )

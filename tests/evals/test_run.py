@@ -194,7 +194,7 @@ class TestMeasures:
 
 class TestCommand:
     def test_the_command_prints_goals_and_gates_on_them(self, data: Path, tmp_path: Path) -> None:
-        given = ("eval", "--data", data, "--out", tmp_path / "out", "--limit", "1", "--jobs", "1")
+        given = ("eval", "--data", data, "--out", tmp_path / "out", "--limit", "1", "--workers", "1")
         done = command(*given)
         assert done.code == 0, done.err
         assert "forward need, 10 %" in done.out
@@ -209,7 +209,7 @@ class TestCommand:
 
     def test_a_bad_file_is_reported_and_skipped(self, data: Path, tmp_path: Path) -> None:
         (data / "bad.traj").write_text('{"trajectory": 5}')
-        done = command("eval", "--data", data, "--out", tmp_path / "out", "--jobs", "1")
+        done = command("eval", "--data", data, "--out", tmp_path / "out", "--workers", "1")
         assert done.code == 0, done.err
         assert "skipped: " in done.err and "bad.traj" in done.err
         assert "Traceback" not in done.err
@@ -235,7 +235,7 @@ class TestCommand:
             return []
 
         monkeypatch.setattr(running, "perform", perform)
-        outcome = kom("eval", "--data", data, "--out", "out", "--jobs", "1")
+        outcome = kom("eval", "--data", data, "--out", "out", "--workers", "1")
         assert outcome.code == 130
         assert said in outcome.err and "run the command again to continue" in outcome.err
         assert len(list((tmp_path / "out" / ROWS).glob("*.json"))) == finished

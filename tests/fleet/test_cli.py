@@ -77,6 +77,7 @@ class TestCommands:
         write_bodies(tmp_path / "in", 1)
         done = run("fleet", *arguments, cwd=tmp_path)
         assert (done.code, said in done.err, done.err.count("\n")) == (2, True, 1), done.err
+        assert not (tmp_path / "o").exists()
 
 
 class TestProgress:

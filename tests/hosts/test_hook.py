@@ -18,6 +18,8 @@ import pytest
 
 import kompakt
 from kompakt.hosts import hook, notes, places, recorder
+from kompakt.session.store import Store
+from kompakt.store.sql.sqlite import open_sqlite
 
 SESSION = "0f3e1c9a-4b7d-4c2e-9a51-6f0d8e2b7c11"
 RULE = "Never delete a file in data/."
@@ -440,9 +442,16 @@ class TestFaults:
         assert (answer.returncode, answer.stdout) == (0, b"")
         assert "PreCompact" in host.log and host.log.count("\n") == 1
 
-    def test_an_output_is_not_shortened_when_it_cannot_be_stored(self, host: Host) -> None:
+    def test_an_output_is_not_shortened_when_it_cannot_be_stored(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A store that another process has locked: the model gets the original."""
+
+        async def open_impatiently(url: str) -> Store:
+            return Store(await open_sqlite(url, patience=1))
+
         recorder.record("claude-code", SESSION, str(host.transcript))
+        monkeypatch.setattr(recorder, "open_store", open_impatiently)  # closing a blocked store takes all its patience
         lock = sqlite3.connect(places.store_url().removeprefix("sqlite:///"))
         lock.execute("BEGIN EXCLUSIVE")
         try:

@@ -1,8 +1,8 @@
 """The command line: data on standard output, everything else on standard error.
 
 Exit codes: 0 success, 1 problems found, 2 wrong usage or unreadable input, 3 does not fit. ``commands.py`` registers
-the commands. This module starts them and prints errors as one line. It imports little, because importing all commands
-takes a third of a second.
+the commands. This module starts them and prints errors without a traceback. It imports little, because importing all
+commands takes a third of a second.
 """
 
 from __future__ import annotations
@@ -89,4 +89,9 @@ def _missing(module: str) -> str:
 
 
 def _report(error: object) -> None:
-    print(f"kompakt: {error}", file=sys.stderr)  # noqa: T201
+    text = f"kompakt: {error}"
+    if sys.stderr.isatty():
+        from kompakt.cli.output import wrapped  # late: only errors in a terminal need it
+
+        text = wrapped(text)
+    print(text, file=sys.stderr)  # noqa: T201

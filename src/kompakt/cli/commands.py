@@ -160,8 +160,10 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="kompakt",
     cls=_Commands,
-    help="Keep LLM agents inside the context window.",
-    epilog=f"{EXIT_CODES} Start with `kompakt demo`.",
+    help="Keep LLM agents inside the context window.\n\n"
+    "\b\nExamples:\n  kompakt demo\n  kompakt install claude-code\n"
+    "  kompakt compact request.json --budget 50000 -o small.json",
+    epilog=EXIT_CODES,
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,

@@ -24,7 +24,7 @@ Out = Annotated[
     option("out", "DIR", "Folder for the results; an interrupted run continues there. Default: eval-out, or exam-out."),
 ]
 Limit = Annotated[int | None, option("limit", "N", "Measure only the first N sessions.", min=1)]
-Jobs = Annotated[int, option("jobs", "N", "Number of worker processes, or of requests.", min=1)]
+Jobs = Annotated[int, option("workers", "N", "Number of worker processes, or of requests at a time.", min=1)]
 Gate = Annotated[bool, typer.Option("--gate", help="Exit 1 if a goal is missed.")]
 MeasuredPolicy = Annotated[str, option("policy", "P", "Policy to measure.")]
 Admission = Annotated[
@@ -40,7 +40,7 @@ Writer = Annotated[str | None, option("writer", "MODEL", "Model that writes the 
 ClientName = Annotated[
     str | None,
     option(
-        "client",
+        "protocol",
         "NAME",
         "Protocol of the models: openai-chat, openai-responses, anthropic or gemini. Default: by their names.",
     ),
@@ -237,7 +237,7 @@ class ModelClients:
                 kind = clients.OpenAIChat
             case _:
                 raise UsageError(
-                    f"--client {name!r} is not known; use openai-chat, openai-responses, anthropic or gemini"
+                    f"--protocol {name!r} is not known; use openai-chat, openai-responses, anthropic or gemini"
                 )
         return kind(model, base_url=self.base_url, api_key=self.key, context_window=window)
 

@@ -103,9 +103,9 @@ def install(
     if is_done:
         typer.echo(f"kompakt was {'removed from' if undo else 'installed into'} {agent}", err=True)
         if not undo:
-            typer.echo(f"next: restart {agent}, then run: kompakt doctor --client {agent}", err=True)
+            typer.echo(f"next: run kompakt doctor --client {agent}, then restart {agent}", err=True)
         if undo and not erase:
-            store = places.without_credentials(places.store_url())
+            store = places.shown_store(places.store_url())
             typer.echo(f"note: recorded sessions stay in {store}; --undo --erase deletes them", err=True)
 
 
@@ -113,10 +113,10 @@ def _show(needed: list[PlannedChange], plan: HostPlan, *, undo: bool) -> None:
     if not needed:
         typer.echo(f"nothing to do: kompakt is {'not' if undo else 'already'} installed in {plan.agent}", err=True)
     for change in needed:
+        typer.echo(change.diff.encode("utf-8", "replace"), nl=False)
+    for change in needed:  # below the diffs, which may be longer than the terminal
         path = places.short_path(change.path)
         typer.echo(f"{path}: {change.summary}{f' ({change.note})' if undo else ''}", err=True)
-    for change in needed:
-        typer.echo(change.diff.encode("utf-8", "replace"), nl=False)
     for note in () if undo or not needed else plan.notes:
         typer.echo(f"note: {note}", err=True)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kompakt.cli.store_options import STORE, KeyFile, Tenant, print_json, read_id, read_key
+from kompakt.cli.store_options import STORE, KeyFile, Tenant, print_json, read_id, read_key, require_store
 from kompakt.errors import UsageError
 from kompakt.version import install_command
 
@@ -85,6 +85,8 @@ def mcp(
         )
 
     if show:
+        if store is not None:
+            require_store(store)
         _show(create_directory, as_json=as_json)
     else:
         _serve(create_directory, write=write, port=http)

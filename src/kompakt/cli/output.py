@@ -6,6 +6,7 @@ terminal. Rich and `NO_COLOR`, `TERM` and `COLUMNS` decide about colours and wid
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -32,6 +33,9 @@ _MIN_DETAIL = 20
 
 _INDENT = 11
 """Columns before a text that begins below its label."""
+
+_COMMAND_AT_END = re.compile(r"(?<=:) ((?:pip|uv|pipx|python3?|kompakt) [^;]+)$")
+"""A command after a colon at the end of a message."""
 
 
 def console(*, err: bool = False) -> Console:
@@ -67,6 +71,14 @@ def print_line(label: str, detail: str) -> None:
     lines = textwrap.wrap(detail, width, break_on_hyphens=False, break_long_words=False) or [""]
     below = textwrap.indent("\n".join(lines), " " * indent)
     typer.echo(label + below.lstrip() if is_beside else f"{label.rstrip()}\n{below}")
+
+
+def wrapped(text: str) -> str:
+    """Wrap a message for the terminal. A command at its end gets a line of its own, which can be copied."""
+    command = _COMMAND_AT_END.search(text)
+    before = text[: command.start()] if command else text
+    lines = textwrap.wrap(before, shutil.get_terminal_size().columns, break_on_hyphens=False, break_long_words=False)
+    return "\n".join([*lines, *([f"  {command[1]}"] if command else ())])
 
 
 # --- progress ----------------------------------------------------------------------------------------------------

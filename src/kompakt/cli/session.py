@@ -52,7 +52,7 @@ from kompakt.cli.store_options import (
 )
 from kompakt.engine.compaction.policies import Policy
 from kompakt.errors import StoreDamaged, UsageError
-from kompakt.hosts.places import without_credentials
+from kompakt.hosts.places import shown_store
 from kompakt.model.messages import History, Marker
 from kompakt.model.references import References
 
@@ -70,8 +70,11 @@ _MAX_PROBLEMS = 20
 
 app = typer.Typer(
     name="session",
-    help="Manage the sessions in a store.",
+    help="Manage the sessions in a store.\n\n"
+    "\b\nExamples:\n  kompakt session import request.json --id app\n  kompakt session list\n"
+    "  kompakt session compact app --budget 50000 --dry-run",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 
@@ -169,7 +172,7 @@ def list_all(store: StoreOptions, as_json: AsJson = False) -> None:
     elif rows:
         _show_list(rows)
     else:
-        typer.echo(f"no sessions in {without_credentials(store.url)}{_of_tenant(store.tenant)}", err=True)
+        typer.echo(f"no sessions in {shown_store(store.url)}{_of_tenant(store.tenant)}", err=True)
         typer.echo("add one with: kompakt session import FILE; or name another store with --store", err=True)
 
 
@@ -298,6 +301,10 @@ def compact(
 
     async def work(session: Session) -> SessionCompaction:
         request = Marker(auto=False, instructions=instructions)
+        if force and await session.is_served():  # a request would be a row between the messages of the client
+            return await session.compact(
+                budget, model=model, policy=chosen, instructions=instructions, reason="asked for"
+            )
         if force and request not in (await session.pending()).values():
             await session.request_compaction(auto=False, instructions=instructions)
         given = None if force else instructions
@@ -348,7 +355,7 @@ def _preview(
 
 # --- verify ------------------------------------------------------------------------------------------------------
 
-SomeId = Annotated[str | None, typer.Argument(metavar="[ID]", help="Session id. Default: all sessions.")]
+SomeId = Annotated[str | None, typer.Argument(metavar="ID", help="Session id. Default: all sessions.")]
 
 
 @store_command
@@ -426,7 +433,7 @@ To = Annotated[
 def undo(id: Id, store: StoreOptions, compaction: CompactionId = None, as_json: AsJson = False) -> None:
     """Undo the latest compaction, revert or edit.
 
-    With --compaction, undo that compaction. Prints what was undone.
+    With --compaction, undo that compaction and those after it, which were made from its result. Prints what was undone.
 
     \b
     Examples:

@@ -57,6 +57,20 @@ Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Session id, as
 _HEX_KEY = re.compile(rb"[0-9a-fA-F]{64}")
 
 
+def require_store(store: str) -> None:
+    """Check that a SQLite file exists, which opening it would create.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    from kompakt.store import store_url  # late: `--help` does not need it
+
+    url = store_url(store)
+    path = url.removeprefix("sqlite:///")
+    if path != url and path and not Path(path).exists():
+        raise UsageError(f"there is no store {path}; import a session first, or name another with --store")
+
+
 class StoreOptions(NamedTuple):
     """Where the sessions are stored."""
 
@@ -72,9 +86,8 @@ class StoreOptions(NamedTuple):
         from kompakt.store import store_url
 
         url = store_url(self.url)
-        path = url.removeprefix("sqlite:///")
-        if not create and path != url and path and not Path(path).exists():
-            raise UsageError(f"there is no store {self.url}; import a session first, or name another with --store")
+        if not create:
+            require_store(self.url)
         key = read_key(self.key_file)
 
         async def opened() -> T:

@@ -16,7 +16,7 @@ from kompakt.engine.compaction.policies import BUILT_IN, AnyPolicy, Policy
 from kompakt.errors import UsageError, nearest
 from kompakt.fleet.jobs import FleetSettings, FleetTask, Variant
 from kompakt.fleet.local import run_local
-from kompakt.fleet.output import LIGHT, FleetManifest, FleetOutput, FleetRun, now, read_rows, versions
+from kompakt.fleet.output import LIGHT, FleetManifest, FleetOutput, FleetRun, arrow, now, read_rows, versions
 from kompakt.fleet.rows import FleetRow, JobName, RowKey
 from kompakt.fleet.sources import FleetItem, StoreSelection, digest_of, items_in, items_stored
 from kompakt.fleet.summary import FleetSummary, draw_sizes, error_examples, summarize_variants
@@ -100,10 +100,11 @@ def run(
     record = FleetRun(started=now(), engine=engine, workers=_workers(engine, workers), versions=versions(engine))
     label = selection.label if selection is not None else str(Path(str(source)).resolve())
     began = time.monotonic()
+    arrow()
+    items = items_stored(selection) if selection is not None else items_in(Path(str(source)), without=folder)
     output = FleetOutput(folder, _manifest(settings, label), record)
     interrupted = True
     try:
-        items = items_stored(selection) if selection is not None else items_in(Path(str(source)), without=folder)
         tasks = pending(items, variants, output.finished(retry_errors=retry_errors))
         record.inputs, record.skipped = len(items), len(items) - len(tasks)
         if engine == "ray":

@@ -119,7 +119,7 @@ def _checked(what: str, command: str, done: subprocess.CompletedProcess[bytes], 
 
 async def _check_store() -> HostCheck:
     url, name = places.store_url(), f"kompakt doctor {os.getpid()}"
-    shown = places.without_credentials(url)
+    shown = places.shown_store(url)
     try:
         places.make_store_folder(url)
         async with await open_store(url) as store:

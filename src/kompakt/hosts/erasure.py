@@ -49,7 +49,7 @@ async def plan_erasure(agent: str) -> ErasurePlan:
     sessions = await _recorded(agent, delete=False)
     return ErasurePlan(
         agent=agent,
-        store=places.without_credentials(places.store_url()),
+        store=places.shown_store(places.store_url()),
         sessions=len(sessions),
         files=tuple(_files(agent)),
     )

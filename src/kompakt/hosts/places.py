@@ -48,6 +48,12 @@ def without_credentials(url: str) -> str:
     return f"{scheme}{separator}{shown.rpartition('@')[2]}"
 
 
+def shown_store(url: str) -> str:
+    """Return a store as people name it: the path of a SQLite file, or a URL without credentials."""
+    path = url.removeprefix("sqlite:///")
+    return without_credentials(url) if path == url else short_path(path)
+
+
 def make_store_folder(url: str) -> None:
     """Create the folder of a SQLite store.
 

@@ -57,7 +57,7 @@ def serving(workspace: Workspace, *arguments: str) -> Iterator[str]:
         yield line.rpartition(" ")[2].strip()
     finally:
         server.terminate()
-        server.communicate(timeout=30)
+        server.communicate(timeout=120)
 
 
 class TestStdio:
@@ -223,11 +223,13 @@ class TestOptions:
             (("--transcript", "none.jsonl"), "there is no file"),
             (("--transcript", "x", "--session", "y"), "give one of them"),
             (("--session", "none", "--show"), "there is no session 'none'"),
+            (("--store", "none.db", "--show"), "there is no store none.db"),
         ],
     )
     def test_wrong_options_are_reported(self, workspace: Workspace, arguments: tuple[str, ...], said: str) -> None:
         done = run(workspace, *arguments)
         assert done.returncode == 2 and said in done.stderr
+        assert not (workspace.project / "none.db").exists()
 
     def test_settings_of_the_configuration_file_apply(self, workspace: Workspace) -> None:
         path = workspace.claude_code("mine", talk(workspace.project).records)

@@ -181,10 +181,10 @@ def _show(story: DemoStory) -> None:
     page.head("4. Nothing is lost: a question that only the removed messages can answer")
     page.say(f'"{story.question.capitalize()}?" The tool `recall` finds {story.answer}:')
     page.quote(story.recalled, most=_RECALL_LINES)
-    page.head(f"5. Saved: {saved:,} tokens ({saved / story.tokens:.0%}) of this and every further request")
+    page.head(f"5. This request is {saved:,} tokens smaller ({saved / story.tokens:.0%}), and later ones as well")
     page.say(
-        f"At the price of {story.priced_as}, without prompt cache: ${story.cost_after:.3f} instead of "
-        f"${story.cost_before:.3f}."
+        f"It costs ${story.cost_after:.3f} instead of ${story.cost_before:.3f} (price of {story.priced_as}, without "
+        "prompt cache)."
     )
     page.head("6. Use it")
     program = "kompakt" if shutil.which("kompakt") else _command()

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="fleet",
-    help="Run a job on many sessions: compact, evaluate, check, or cut training samples.",
+    help="Run a job on many sessions: compact, evaluate, check, or cut training samples.\n\n"
+    "\b\nExamples:\n  kompakt fleet check ~/.claude/projects --out audit\n"
+    "  kompakt fleet compact --store kompakt.db --out compacted --budget 50000",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 
@@ -222,7 +225,7 @@ def check(
     newer_than: NewerThan = None,
     as_json: AsJson = False,
 ) -> None:
-    """Audit an archive: find what a provider would reject in every session of SOURCE.
+    """List what a provider would reject in any session of SOURCE.
 
     Exit 1 if there are problems or unreadable files.
 
@@ -268,11 +271,11 @@ def samples(
     newer_than: NewerThan = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cut the sessions of SOURCE into training windows of at most N tokens.
+    """Cut the sessions of SOURCE into training windows.
 
-    Every window is a valid request: calls have their results, and it starts with a request of the user. Its row has the
-    role of each message and a mask of those that the model wrote. Messages that are larger than a window get a row with
-    an error instead. Exit 1 if a session could not be read.
+    Every window is a valid request of at most N tokens: calls have their results, and it starts with a request of the
+    user. Its row has the role of each message and a mask of those that the model wrote. Messages that are larger than a
+    window get a row with an error instead. Exit 1 if a session could not be read.
 
     \b
     Examples:

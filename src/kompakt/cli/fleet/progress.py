@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from kompakt.cli.output import console, table
 from kompakt.cli.store_options import plural
 
 if TYPE_CHECKING:
-    from kompakt.fleet import FleetSummary
+    from rich.table import Table
 
-WIDTH = 200
-"""Columns of a table that is written to a file or a pipe."""
+    from kompakt.fleet import FleetSummary
+    from kompakt.fleet.summary import VariantSummary
+
+KINDS = ("command", "constraint", "failure", "modified", "need", "precision")
+"""What the job ``evaluate`` measures."""
 
 LINE_SECONDS = 5.0
 """Interval of the progress lines when standard error is not a terminal."""
@@ -76,25 +81,48 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def show_summary(summary: FleetSummary) -> None:
-    from rich.console import Console  # late: `--help` does not need it
-    from rich.table import Table
+def _variants(title: str, summary: FleetSummary, values: Mapping[str, Callable[[VariantSummary], str]]) -> Table:
+    """Return a table with a row for each policy and budget; columns without a value are left out."""
+    names: dict[str, Callable[[VariantSummary], str]] = {
+        "policy": lambda one: one.policy or "",
+        "budget": lambda one: "" if one.budget is None else f"{one.budget:,}",
+    }
+    columns = {name: [value(one) for one in summary.variants] for name, value in {**names, **values}.items()}
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
+    made = table(title, *columns, numbers=tuple(name for name in columns if name != "policy"))
+    for cells in zip(*columns.values(), strict=True):
+        made.add_row(*cells)
+    return made
 
-    table = Table(title=f"{summary.job}: {plural(summary.rows, 'row')} in {summary.out}", title_justify="left")
-    kinds = ("command", "constraint", "failure", "modified", "need", "precision")
-    measured = [kind for kind in kinds if any(kind in one.measures for one in summary.variants)]
-    numbers = ("rows", "errors", "too large", "invalid", "tokens before", "tokens after")
-    for column in ("policy", "budget", *numbers, *measured):
-        table.add_column(column, justify="left" if column == "policy" else "right")
-    for one in summary.variants:
-        counts = (one.rows, one.errors, one.unfit, one.invalid, one.tokens_before, one.tokens_after)
-        shares = (f"{one.measures[kind]:.1%}" if kind in one.measures else "" for kind in measured)
-        budget = "" if one.budget is None else f"{one.budget:,}"
-        table.add_row(one.policy or "", budget, *(f"{count:,}" for count in counts), *shares)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, WIDTH)
-    console.print(table)
+
+def show_summary(summary: FleetSummary) -> None:
+    shown = console()
+    title = f"{summary.job}: {plural(summary.rows, 'row')} in {summary.out}"
+    shown.print(
+        _variants(
+            title,
+            summary,
+            {
+                "rows": lambda one: f"{one.rows:,}",
+                "errors": lambda one: f"{one.errors:,}",
+                "too large": lambda one: f"{one.unfit:,}",
+                "invalid": lambda one: f"{one.invalid:,}",
+                "tokens": lambda one: f"{one.tokens_before:,}" if one.tokens_before else "",
+                "compacted": lambda one: f"{one.tokens_after:,}" if one.tokens_before else "",
+            },
+        )
+    )
+    if any(one.measures for one in summary.variants):
+        shown.print(
+            _variants(
+                "share that the compacted sessions still have",
+                summary,
+                {
+                    kind: lambda one, kind=kind: f"{one.measures[kind]:.1%}" if kind in one.measures else ""
+                    for kind in KINDS
+                },
+            )
+        )
     for line in summary.examples:
         typer.echo(line, err=True)
     if summary.errors > len(summary.examples):
