@@ -21,7 +21,7 @@ help:
 	@echo "make bench-peers  install other libraries into $(PEERS), compare, and write docs/comparison.md"
 	@echo "make docs    build the documentation site in build/site, with mkdocs and with zensical"
 	@echo "make soak    run long property tests"
-	@echo "make package  build wheel and sdist, and try them in empty environments: EXTRAS=\"none gateway\" PYTHONS=python3.13"
+	@echo "make package  build wheel and sdist, try them in empty environments, and record it: EXTRAS=\"none gateway\" PYTHONS=python3.13"
 	@echo "make fuzz    fuzz the readers for one minute"
 	@echo "make eval    measure compaction on recorded sessions: DATA=$(DATA) OUT=$(OUT)"
 	@echo "make admission-exam  measure which questions admitted outputs still answer: DATA=$(DATA)"
@@ -73,9 +73,7 @@ demo: $(VENV)/.core
 	@$(BIN)/kompakt demo
 
 test: $(VENV)/.dev $(VENV)/.servers $(VENV)/.hosts
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
-	$(BIN)/python scripts/test_integrations.py $(COMMON_FRAMEWORKS)
-	$(BIN)/python scripts/test_packaging.py --fast
+	$(BIN)/python scripts/run_tests.py $(COMMON_FRAMEWORKS)
 
 test-integrations: $(VENV)/.dev
 	$(BIN)/python scripts/test_integrations.py $(FRAMEWORKS)
@@ -121,6 +119,7 @@ bench-peers: $(PEERS)/.bench
 
 soak: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/python scripts/soak.py
+	KOMPAKT_EXAMPLES=1000 KOMPAKT_RANDOM=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" -k "not keeps_every_promise" --timeout 3600
 	$(BIN)/python scripts/soak.py --mutations 100000
 	$(BIN)/python scripts/soak.py --sessions 10
 	$(BIN)/python scripts/soak.py --gateway 10
@@ -128,7 +127,7 @@ soak: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/python scripts/test_integrations.py
 
 package: $(VENV)/.dev
-	$(BIN)/python scripts/test_packaging.py $(addprefix --python ,$(PYTHONS)) $(EXTRAS)
+	$(BIN)/python scripts/test_packaging.py --record $(addprefix --python ,$(PYTHONS)) $(EXTRAS)
 
 fuzz: $(VENV)/.dev
 	$(PIP) install atheris

@@ -3,6 +3,9 @@
 A session of a million messages in a SQLite file is appended, compacted, projected, searched and deleted; ten thousand
 short sessions are written, listed and opened. Each operation runs in a process of its own, which reports its time and
 its peak memory. The memory of a process that only opens the store is subtracted nowhere.
+
+The whole takes about half an hour. With ``--folder`` the stores and the results of finished operations stay there, and
+the next run with the same folder continues after them.
 """
 
 from __future__ import annotations
@@ -153,13 +156,21 @@ def run_here(operation: str, url: str, count: int) -> None:
     print(json.dumps({**found, "seconds": took, "cpu": time.process_time(), "peak": peak}))
 
 
-def run(operation: str, url: str, count: int) -> dict[str, Any]:
-    """Run an operation in a new process."""
-    command = [sys.executable, "-m", "benchmarks.growth", "--operation", operation, "--url", url, "--count", str(count)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=1_800)
+def run(operation: str, store: Path, count: int) -> dict[str, Any]:
+    """Run an operation in a new process, unless its result is next to the store."""
+    result = store.with_name(f"{operation}.json")
+    if result.exists():
+        return json.loads(result.read_text())
+    if operation in ("append", "sessions"):  # one that was interrupted starts again
+        for left in store.parent.glob(f"{store.name}*"):
+            left.unlink()
+    command = [sys.executable, "-m", "benchmarks.growth", "--operation", operation]
+    command += ["--url", f"sqlite:///{store}", "--count", str(count)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{operation}: {done.stderr[-1_000:]}")
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout) | {"size": store.stat().st_size}
+    result.write_text(json.dumps(found))
     took = f"{found['seconds']:.1f} s, processor {found['cpu']:.1f} s"
     print(f"{operation}: {took}, peak {found['peak'] / 1e6:.0f} MB", flush=True)
     return found
@@ -168,19 +179,13 @@ def run(operation: str, url: str, count: int) -> dict[str, Any]:
 # --- results -------------------------------------------------------------------------------------------------------
 
 
-def measure(length: int, many: int) -> tuple[list[Row], dict[str, Any]]:
-    """Measure the long session, then the many."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        long, short = folder / "long.db", folder / "many.db"
-        url = f"sqlite:///{long}"
-        found = {"append": run("append", url, length)}
-        size = long.stat().st_size
-        found |= {operation: run(operation, url, length) for operation in ("compact", "project", "recall", "delete")}
-        long.unlink()
-        url = f"sqlite:///{short}"
-        found |= {operation: run(operation, url, many) for operation in ("sessions", "open_sessions")}
-        many_size = short.stat().st_size
+def measure(length: int, many: int, folder: Path) -> tuple[list[Row], dict[str, Any]]:
+    """Measure the long session, then the many; keep stores and results in a folder."""
+    long, short = folder / "long.db", folder / "many.db"
+    operations = ("append", "compact", "project", "recall", "delete")
+    found = {operation: run(operation, long, length) for operation in operations}
+    found |= {operation: run(operation, short, many) for operation in ("sessions", "open_sessions")}
+    size, many_size = found["append"]["size"], found["open_sessions"]["size"]
     tokens = found["compact"]["tokens_before"]
     many_tokens = found["open_sessions"]["tokens"] * many
     derived = {
@@ -224,6 +229,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="a small session and few others; writes no result")
     parser.add_argument("--messages", type=int, help=f"messages of the long session; default: {MESSAGES:,}")
     parser.add_argument("--sessions", type=int, help=f"number of short sessions; default: {SESSIONS:,}")
+    parser.add_argument("--folder", type=Path, help="keep stores and results here, and continue an earlier run")
     parser.add_argument("--operation", choices=OPERATIONS, help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, help=argparse.SUPPRESS)
@@ -232,7 +238,10 @@ def main(arguments: list[str]) -> int:
         run_here(given.operation, given.url, given.count)
         return 0
     length, many = (QUICK_MESSAGES, QUICK_SESSIONS) if given.quick else (MESSAGES, SESSIONS)
-    rows, more = measure(given.messages or length, given.sessions or many)
+    with tempfile.TemporaryDirectory() as name:
+        folder = given.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows, more = measure(given.messages or length, given.sessions or many, folder)
     show("growth", rows)
     if not given.quick:
         save("growth", rows, **more)

@@ -1,6 +1,8 @@
-"""The inspector with 50,000 messages in a real browser: first rows, scrolling, and a preview of 200,000 tokens.
+"""The inspector with 50,000 messages in a real browser: first paint, scrolling, and previews of 200,000 tokens.
 
-`python -m benchmarks.inspector` needs Chromium. Each first visit is of a new server and a browser without cached files.
+`python -m benchmarks.inspector` needs Chromium and a machine that does nothing else; it writes results/inspector.json.
+Each first visit is of a new server and a browser without cached files. Previews are of a session with 100 long tool
+results, and of one with 5,000 short ones.
 """
 
 from __future__ import annotations
@@ -44,9 +46,9 @@ async frames => {
 
 
 async def fill(path: Path, messages: int) -> None:
-    """Store one session of that many messages, and one of 200,000 tokens."""
+    """Store one session of that many messages, and two of 200,000 tokens."""
     async with await open_store(f"sqlite:///{path}") as store:
-        for id, rounds, words in (("long", messages // 2 - 1, 12), ("tried", 100, TRIED // 100)):
+        for id, rounds, words in (("long", messages // 2 - 1, 12), ("large", 100, TRIED // 100), ("small", 5_000, 16)):
             body: list[dict[str, Any]] = [{"role": "user", "content": "Read all parts, then report."}]
             for at in range(rounds):
                 given = json.dumps({"path": f"part_{at}.py"})
@@ -59,18 +61,27 @@ async def fill(path: Path, messages: int) -> None:
             await session.save({"model": "gpt-5", "messages": body})
 
 
-def first_rows(browser: Any, path: Path) -> tuple[float, float]:
-    """Open the messages of the long session; return seconds until rows are visible, and the same for a second visit.
+SCREENS = {
+    "list": ("#/", "tr[data-id=long]"),
+    "overview": ("#/s/long", ".tile-value"),
+    "messages": ("#/s/long/messages", "#messages .row:not(.waiting)"),
+}
+"""Screens of the long session: the address, and what is visible after the first paint."""
+
+
+def visits(browser: Any, path: Path, screen: str) -> tuple[float, float]:
+    """Open a screen; return seconds until it is visible, and the same for a second visit.
 
     The first visit is of a new server, whose index is empty, in a browser that has no file of the pages.
     """
+    state, shown = SCREENS[screen]
     with inspector(path) as url:
         page = browser.new_page()
         found: list[float] = []
         for address in (url, url.split("?")[0]):
             start = time.perf_counter()
-            page.goto(f"{address}#/s/long/messages")
-            page.locator("#messages .row:not(.waiting)").first.wait_for()
+            page.goto(f"{address}{state}")
+            page.locator(shown).first.wait_for()
             found.append(time.perf_counter() - start)
             page.goto("about:blank")
         page.close()
@@ -89,11 +100,11 @@ def scrolling(browser: Any, path: Path) -> list[float]:
         return found
 
 
-def trying(browser: Any, path: Path) -> tuple[Spread, Spread]:
+def trying(browser: Any, path: Path, session: str) -> tuple[Spread, Spread]:
     """Move the budget; return milliseconds that the server reports for each preview, and until the page shows it."""
     with inspector(path) as url:
         page = browser.new_page()
-        page.goto(f"{url}#/s/tried/try")
+        page.goto(f"{url}#/s/{session}/try")
         page.get_by_role("region", name="Pivot as the model would read it").wait_for()
         field = page.get_by_role("spinbutton", name="Exact budget")
         reported: list[float] = []
@@ -119,18 +130,19 @@ def measure(messages: int) -> list[Row]:
         with ThreadPoolExecutor() as pool:  # Playwright has an event loop in this thread
             pool.submit(asyncio.run, fill(path, messages)).result()
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        visits = [first_rows(browser, path) for _ in range(RUNS)]
+        seen = {screen: [visits(browser, path, screen) for _ in range(RUNS)] for screen in SCREENS}
         frames = scrolling(browser, path)
-        tried, seen = trying(browser, path)
+        tried = {session: trying(browser, path, session) for session in ("large", "small")}
         browser.close()
     name = f"{messages:,} messages"
+    shape = {"large": "100 calls", "small": "5,000 calls"}
     return [
-        row(f"first rows of {name}", spread(cold for cold, _ in visits), "s", at_most=1),
-        row(f"first rows of {name}, second visit", spread(warm for _, warm in visits), "s", at_most=1),
+        *(row(f"{name}, {one}: first paint", spread(cold for cold, _ in seen[one]), "s", at_most=1) for one in seen),
+        *(row(f"{name}, {one}: second visit", spread(warm for _, warm in seen[one]), "s", at_most=1) for one in seen),
         Row(name=f"frame while scrolling {name}, median", value=frames[len(frames) // 2], unit="ms", at_most=20),
         Row(name=f"frame while scrolling {name}, 95 of 100", value=frames[len(frames) * 95 // 100], unit="ms"),
-        row(f"preview of {TRIED:,} tokens", tried, "ms", at_most=300),
-        row(f"preview of {TRIED:,} tokens, from the change of the budget to the page", seen, "ms"),
+        *(row(f"preview of {TRIED:,} tokens, {shape[one]}", tried[one][0], "ms", at_most=300) for one in tried),
+        *(row(f"the same until the page shows it, {shape[one]}", tried[one][1], "ms") for one in tried),
     ]
 
 

@@ -9,18 +9,22 @@ at different ages, so the load does not change over time. Every message is writt
 2. For each run: one request of every session, to fill the caches, and some seconds of load, to fill the write queue.
 3. Peak: ``IN_FLIGHT`` requests are always open. The requests that are answered per second.
 4. Half of the peak, after the write queue is empty: requests are sent at fixed times. The gateway's own time per
-   request, from its log.
+   request, from its log, so that delays of this process are not in it. The result has those delays as well.
+5. At the end once with twice as many sessions, through two workers.
 
-Runs with one and two workers alternate. Provider and clients are one process with precomputed bytes, so that they take
-little of the processors. They share the machine with the workers all the same: with w seconds of processor per request
-in a worker and g in this process, two cores serve at most 2 / (w + g) requests per second, and one worker at most
-1 / w. The result has w and g.
+Runs with one and two workers alternate; goals are compared with the median of all runs. Provider and clients are one
+process with precomputed bytes, so that they take little of the processors. They share the machine with the workers all
+the same: with w seconds of processor per request in a worker and g in this process, two cores serve at most 2 / (w + g)
+requests per second, and one worker at most 1 / w, or more if its threads use a part of the second core. The result has
+w, g and the processors that each server used, and those that other processes took: the numbers of a run in which that
+is more than ``QUIET`` say nothing about the goals. The whole takes about four minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import resource
@@ -43,7 +47,10 @@ from benchmarks.gateway import PATH, ROOT, free_port, quantile, rounds
 from benchmarks.measurement import Row, row, save, show, spread
 from benchmarks.upstream import Cheap
 
-SESSIONS = 1_000
+SESSIONS, MANY = 1_000, 2_000
+"""Live sessions of the runs that are compared, and of the last one. One worker can cache the former."""
+QUIET = 0.05
+"""Share of the processors that other processes may take."""
 IN_FLIGHT = 48
 START, LIFE = 6, 110
 """Rounds before the first request of a session, and requests per session."""
@@ -57,9 +64,9 @@ KEY = "sk-benchmark-0123456789abcdef0123456789abcdef"
 class Phases(msgspec.Struct, frozen=True):
     """Seconds of each phase, and how often each server is measured."""
 
-    lead_in: float = 4
-    peak: float = 10
-    half: float = 10
+    lead_in: float = 3
+    peak: float = 8
+    half: float = 8
     repeats: int = 3
 
 
@@ -100,6 +107,10 @@ class Measured(msgspec.Struct, kw_only=True):
     """Processor time per request in this process: clients and provider."""
     idle: float
     """Share of the processors that was idle."""
+    cores: float = 0
+    """Processors that the server used."""
+    others: float = 0
+    """Share of the processors that other processes used."""
     latency_p50: float
     latency_p99: float
     memory: int
@@ -110,6 +121,10 @@ class Measured(msgspec.Struct, kw_only=True):
     own_p50: float = 0
     own_p99: float = 0
     """Seconds of the gateway's own time per request at half of the peak."""
+    half_latency_p99: float = 0
+    """Seconds until a client had its answer at half of the peak; includes delays of this process."""
+    late_p99: float = 0
+    """Seconds by which this process sent requests too late at half of the peak."""
     own: dict[str, OwnTimes] = {}
     """The same by outcome."""
     balance: float = 1
@@ -239,6 +254,8 @@ class Driver:
         self._sessions = sessions
         self.answers = self.compacted = 0
         self.latencies: list[float] = []
+        self.late: list[float] = []
+        """Seconds by which paced requests were sent too late."""
         self._goes_on = False
         self.open = 0
 
@@ -289,13 +306,14 @@ class Driver:
         sent = 0
         while (now := time.perf_counter() - began) < seconds:
             while sent < now * rate and self._clients:
+                self.late.append(time.perf_counter() - began - sent / rate)
                 self._next()
                 sent += 1
             await asyncio.sleep(0.001)
 
     def _reset(self) -> None:
         self.answers = self.compacted = 0
-        self.latencies = []
+        self.latencies, self.late = [], []
 
     async def settle(self) -> None:
         """Wait until every request was answered."""
@@ -364,6 +382,13 @@ def _processes(pid: int) -> list[int]:
     return [pid, *map(int, children)]
 
 
+def _pin(processes: list[int]) -> None:
+    """Bind each process, with all its threads, to a processor of its own."""
+    for number, pid in enumerate(processes):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), {number % (os.cpu_count() or 1)})
+
+
 def _cpu(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -393,16 +418,17 @@ async def _until_idle(processes: list[int]) -> None:
 class Bench:
     """Servers under load, with the same sessions."""
 
-    def __init__(self, folder: Path, sessions: int, phases: Phases, store: str | None) -> None:
+    def __init__(self, folder: Path, sessions: int, phases: Phases, store: str | None, *, pin: bool = False) -> None:
         self._folder, self._sessions, self._phases, self._store = folder, sessions, phases, store
+        self._pin = pin
         self._template = folder / "template.db"
         self._life = self._copies = 0
 
-    async def start_cold(self) -> ColdStart:
+    async def start_cold(self, sessions: int) -> ColdStart:
         """Send the first request of every session to a gateway without data."""
         self._life += 1_000
         url = self._store or f"sqlite:///{self._template}"
-        async with self._driven("gateway", 2, url, sent=0, patience=60) as (driver, pid, log):
+        async with self._driven("gateway", 2, url, sessions, sent=0, patience=60) as (driver, pid, log):
             processes, began = _processes(pid), time.perf_counter()
             used = sum(map(_cpu, processes))
             await driver.warm_up()
@@ -410,31 +436,37 @@ class Bench:
             await _until_idle(processes)
             used = sum(map(_cpu, processes)) - used
             own = _by_outcome(_logged(log, 0))
-        return ColdStart(seconds=seconds, server_seconds=used / self._sessions, own=own)
+        return ColdStart(seconds=seconds, server_seconds=used / sessions, own=own)
 
-    async def measure(self, kind: str, workers: int) -> Measured:
-        phases = self._phases
+    async def measure(self, kind: str, workers: int, sessions: int | None = None) -> Measured:
+        phases, sessions = self._phases, sessions or self._sessions
         url = self._store
         if url is not None and kind == "gateway":
-            await self.start_cold()  # sessions that this store does not have yet
+            await self.start_cold(sessions)  # sessions that this store does not have yet
         if url is None:
             url = f"sqlite:///{self._copy()}"
-        async with self._driven(kind, workers, url, sent=1) as (driver, pid, log):
+        async with self._driven(kind, workers, url, sessions, sent=1) as (driver, pid, log):
             processes = _processes(pid)
+            if self._pin:
+                _pin(processes[-workers:])
             await driver.warm_up()
             await driver.saturate(phases.lead_in)
             used, own, idle, began = sum(map(_cpu, processes)), time.process_time(), _idle(), time.perf_counter()
             await driver.saturate(phases.peak)
             took = time.perf_counter() - began
             answers, latencies = driver.answers, driver.latencies
+            server, driven = sum(map(_cpu, processes)) - used, time.process_time() - own
+            cores, idle = server / took, (_idle() - idle) / took / (os.cpu_count() or 1)
             found = Measured(
                 server=kind,
                 workers=workers,
                 requests_per_second=answers / took,
                 compacted=driver.compacted / max(1, answers),
-                server_seconds=(sum(map(_cpu, processes)) - used) / answers,
-                driver_seconds=(time.process_time() - own) / answers,
-                idle=(_idle() - idle) / took / (os.cpu_count() or 1),
+                server_seconds=server / answers,
+                driver_seconds=driven / answers,
+                idle=idle,
+                cores=cores,
+                others=max(0.0, 1 - idle - (cores + driven / took) / (os.cpu_count() or 1)),
                 latency_p50=quantile(latencies, 0.5),
                 latency_p99=quantile(latencies, 0.99),
                 memory=sum(map(_memory, processes)),
@@ -446,6 +478,7 @@ class Bench:
                 found.half_rate = found.requests_per_second / 2
                 await driver.pace(found.half_rate, phases.half)
                 await driver.settle()
+                found.half_latency_p99, found.late_p99 = quantile(driver.latencies, 0.99), quantile(driver.late, 0.99)
                 await asyncio.sleep(0.2)
                 read = _logged(log, start)
                 await _until_idle(processes)
@@ -469,11 +502,11 @@ class Bench:
 
     @asynccontextmanager
     async def _driven(
-        self, kind: str, workers: int, url: str, *, sent: int, patience: float = 3
+        self, kind: str, workers: int, url: str, sessions: int, *, sent: int, patience: float = 3
     ) -> AsyncGenerator[tuple[Driver, int, Path]]:
         """Run a provider, a server and its clients; yield the clients, the process id of the server and its log."""
         upstream = await asyncio.get_running_loop().create_server(Cheap, "127.0.0.1", 0, backlog=2_048)
-        driver = Driver(self._sessions, life=self._life, sent=sent)
+        driver = Driver(sessions, life=self._life, sent=sent)
         target = upstream.sockets[0].getsockname()[1]
         with server(kind, workers, target, self._folder, url, patience=patience) as (port, pid, log):
             await _until_ready(port, log)
@@ -508,9 +541,10 @@ def _runs(found: list[Measured], kind: str, workers: int) -> list[Measured]:
     return [one for one in found if (one.server, one.workers) == (kind, workers)]
 
 
-def rows_of(found: list[Measured], cold: ColdStart) -> list[Row]:
+def rows_of(found: list[Measured], many: Measured, cold: ColdStart) -> list[Row]:
     one, two, bare = (_runs(found, *kind) for kind in (("gateway", 1), ("gateway", 2), ("bare", 1)))
-    ratios = [b.requests_per_second / a.requests_per_second for a, b in zip(one, two, strict=True)]
+    pairs = list(zip(one, two, strict=True))
+    ratios = [b.requests_per_second / a.requests_per_second for a, b in pairs]
     server, driver = (
         statistics.median(getattr(run, name) for run in one) for name in ("server_seconds", "driver_seconds")
     )
@@ -535,11 +569,32 @@ def rows_of(found: list[Measured], cold: ColdStart) -> list[Row]:
             spread(ratios),
             "x",
             at_least=1.7,
-            note=f"at most {2 * server / (server + driver):.2f} with two cores",
+            note=f"at most {2 * server / (server + driver):.2f} with two cores; one worker used "
+            f"{statistics.median(run.cores for run in one):.2f} of them, two "
+            f"{statistics.median(run.cores for run in two):.2f}, {_busiest([*one, *two])}",
+        ),
+        row(
+            "requests per second and processor, two workers over one",
+            spread((b.requests_per_second / b.cores) / (a.requests_per_second / a.cores) for a, b in pairs),
+            "x",
         ),
         own(two, "median", "two workers"),
         own(two, "99 of 100", "two workers", at_most=25, note=tail),
         own(one, "99 of 100", "one worker", at_most=25, note=_tail(one)),
+        row(
+            "latency at half of the peak as clients see it, 99 of 100, two workers",
+            spread(1_000 * run.half_latency_p99 for run in two),
+            "ms",
+            note=f"clients sent up to {1_000 * max(run.late_p99 for run in two):.1f} ms late",
+        ),
+        Row(name="requests per second, two workers, twice the sessions", value=many.requests_per_second, unit="/s"),
+        Row(
+            name="own time at half of the peak, 99 of 100, two workers, twice the sessions",
+            value=1_000 * many.own_p99,
+            unit="ms",
+            at_most=25,
+            note=_tail([many]),
+        ),
         row("memory of a worker", spread(run.memory / 1e6 for run in one), "MB"),
         row("memory of two workers and their supervisor", spread(run.memory / 1e6 for run in two), "MB"),
         Row(name="cold start, processor time of a session", value=1_000 * cold.server_seconds, unit="ms"),
@@ -548,6 +603,13 @@ def rows_of(found: list[Measured], cold: ColdStart) -> list[Row]:
         name = "cold start, own time of a history that is compacted first, median"
         rows.append(Row(name=name, value=1_000 * compacted.p50, unit="ms"))
     return rows
+
+
+def _busiest(runs: list[Measured]) -> str:
+    """Say how much other processes took."""
+    most = max(run.others for run in runs)
+    warning = "" if most <= QUIET else ": too much, repeat it on a quiet machine"
+    return f"other processes up to {most:.0%}{warning}"
 
 
 def _tail(runs: list[Measured]) -> str:
@@ -563,7 +625,10 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.load", description="Load one and two workers.")
     parser.add_argument("--quick", action="store_true", help="a few seconds, fewer sessions; writes no result")
     parser.add_argument("--store", help="store of the gateway; default: a new SQLite file per run")
-    parser.add_argument("--sessions", type=int, help=f"live sessions; default: {SESSIONS}")
+    parser.add_argument("--sessions", type=int, help=f"live sessions; default: {SESSIONS:,}, {MANY:,} in the last run")
+    parser.add_argument(
+        "--pin", action="store_true", help="bind each worker to one processor, as if it had no other; writes no result"
+    )
     parser.add_argument("--repeats", type=int, help=f"runs of each server; default: {Phases().repeats}")
     given = parser.parse_args(arguments)
     phases, sessions = (QUICK, 200) if given.quick else (Phases(), SESSIONS)
@@ -572,28 +637,36 @@ def main(arguments: list[str]) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     loops = import_module("uvloop").new_event_loop
     with tempfile.TemporaryDirectory() as name, asyncio.Runner(loop_factory=loops) as runner:
-        cold, found = runner.run(_all(Bench(Path(name), sessions, phases, given.store), repeats))
-    rows = rows_of(found, cold)
+        gc.freeze()
+        gc.disable()  # a collection would delay requests
+        bench = Bench(Path(name), sessions, phases, given.store, pin=given.pin)
+        cold, found, many = runner.run(_all(bench, sessions, repeats))
+    rows = rows_of(found, many, cold)
     show("load", rows)
-    if not given.quick:
-        setting = {"sessions": sessions, "in_flight": IN_FLIGHT, "mean_body_bytes": round(Bodies().mean_bytes)}
+    if not given.quick and not given.pin:
+        setting = {"sessions": sessions, "many_sessions": sessions * MANY // SESSIONS, "in_flight": IN_FLIGHT}
+        setting["mean_body_bytes"] = round(Bodies().mean_bytes)
         runs = [msgspec.to_builtins(one) for one in found]
-        save("load", rows, setting=setting, runs=runs, cold_start=msgspec.to_builtins(cold))
+        more = {"many": msgspec.to_builtins(many), "cold_start": msgspec.to_builtins(cold)}
+        save("load", rows, setting=setting, runs=runs, **more)
     return 1 if any(one.verdict == "MISSED" for one in rows) else 0
 
 
-async def _all(bench: Bench, repeats: int) -> tuple[ColdStart, list[Measured]]:
-    """Measure the cold start, then each server in turn, in alternating order."""
-    cold = await bench.start_cold()
+async def _all(bench: Bench, sessions: int, repeats: int) -> tuple[ColdStart, list[Measured], Measured]:
+    """Measure the cold start, each server in turn, in alternating order, and twice as many sessions."""
+    cold = await bench.start_cold(sessions * MANY // SESSIONS)
     print(msgspec.json.encode(cold).decode(), flush=True)
     found: list[Measured] = []
     for repeat in range(repeats):
         for workers in (1, 2) if repeat % 2 == 0 else (2, 1):
             found.append(await bench.measure("gateway", workers))
             print(msgspec.json.encode(found[-1]).decode(), flush=True)
-        found.append(await bench.measure("bare", 1))
-        print(msgspec.json.encode(found[-1]).decode(), flush=True)
-    return cold, found
+        if not repeat:
+            found.append(await bench.measure("bare", 1))
+            print(msgspec.json.encode(found[-1]).decode(), flush=True)
+    many = await bench.measure("gateway", 2, sessions * MANY // SESSIONS)
+    print(msgspec.json.encode(many).decode(), flush=True)
+    return cold, found, many
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""docs/scaling.md and its plots, from the results of `benchmarks.load` and `benchmarks.growth`.
+"""docs/scaling.md and its plots, from the results of `benchmarks.load`, `benchmarks.growth` and the gateway soak.
 
 `python scripts/make_numbers.py` writes them. Nothing on the page is typed in but the assumptions in ``Plan``.
 """
@@ -10,6 +10,10 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from kompakt.gateway.pivots.lookup import MAX_BYTES as PIVOTS
+from kompakt.gateway.request.history import MAX_BYTES as CHAINS
+from kompakt.gateway.storage.recorder import MAX_PREFIX_BYTES as PREFIXES
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "scaling.md"
@@ -80,6 +84,31 @@ def row_value(result: dict[str, Any], start: str) -> float:
     return next(row["value"] for row in result["rows"] if row["name"].startswith(start))
 
 
+def _many(load: dict[str, Any]) -> list[str]:
+    """Describe the run with twice as many sessions; earlier results have none."""
+    if "many" not in load:
+        return []
+    many, sessions = load["many"], load["setting"]["many_sessions"]
+    text = (
+        f"With {sessions:,} live sessions, two workers serve {many['requests_per_second']:,.0f} requests per second, "
+        f"and at half of that rate their own time is {1e3 * many['own_p99']:.1f} ms for 99 of 100 requests."
+    )
+    return [*_wrapped(text), ""]
+
+
+def _soaked(soak: dict[str, Any]) -> list[str]:
+    memory = soak["memory_mb"]
+    return _wrapped(
+        f"In a run of {soak['seconds'] / 60:.0f} minutes at a low rate, {soak['requests']:,} requests of "
+        f"{soak['sessions']} concurrent sessions, with {soak['compactions']:,} compactions, went through one worker; "
+        f"{soak['failures']} failed. Its memory grew from {memory['0.1']:.0f} MB near the start to "
+        f"{memory['0.92']:.0f} MB near the end. Caches were filling during the run; the largest are limited to "
+        f"{CHAINS / 2**20:.0f} MB of recent requests, {PIVOTS / 2**20:.0f} MB of compactions and "
+        f"{PREFIXES / 2**20:.0f} MB of keys. (`python scripts/soak.py --gateway 60 --pause {soak['pause']:g}`, "
+        "`benchmarks/results/soak_gateway.json`.)"
+    )
+
+
 def _without_compactions(run: dict[str, Any]) -> float:
     """Return the slowest 99 of 100 among the outcomes other than a compaction."""
     return max(own["p99"] for outcome, own in run["own"].items() if outcome != "compacted")
@@ -94,7 +123,7 @@ def _share(found: dict[str, Any], outcome: str) -> float:
 # --- the page ------------------------------------------------------------------------------------------------------
 
 
-def page(load: dict[str, Any], growth: dict[str, Any]) -> str:
+def page(load: dict[str, Any], growth: dict[str, Any], soak: dict[str, Any]) -> str:
     """Write the page."""
     one, two, bare = run_of(load, "gateway", 1), run_of(load, "gateway", 2), run_of(load, "bare", 1)
     setting, derived, done = load["setting"], growth["derived"], growth["operations"]
@@ -155,6 +184,7 @@ def page(load: dict[str, Any], growth: dict[str, Any]) -> str:
             "are and does nothing else. The processor time of a gateway includes the writes after the answer."
         ),
         "",
+        *_many(load),
         *_wrapped(
             "A gateway that has never seen a session reads, counts and stores its whole history, and compacts it if it "
             f"is too long: {1e3 * cold['server_seconds']:.0f} ms of processor per session here, where "
@@ -162,6 +192,8 @@ def page(load: dict[str, Any], growth: dict[str, Any]) -> str:
         ),
         "",
         "![Requests per second](images/scaling-load.svg)",
+        "",
+        *_soaked(soak),
         "",
         "## Long and many sessions",
         "",
@@ -230,15 +262,15 @@ def page(load: dict[str, Any], growth: dict[str, Any]) -> str:
         "",
         *_item(
             1,
-            f"**A worker's core**, at {worker_rate:,.0f} requests per second with the headroom above. Add workers "
+            f"**The core of a worker.** The plan assumes {worker_rate:,.0f} requests per second for each. Add workers "
             "(`--workers`), then machines. All of them need only the same store.",
         ),
         *_item(
             2,
             f"**SQLite**, which has one writer. It wrote {sqlite:,.0f} sessions of {derived['session_messages']} "
             "messages per second here. Beyond one machine, or when `kompakt_store_failures_total` grows, use "
-            "PostgreSQL or Redis. Requests do not wait for the store: writes are queued, and only a full queue slows "
-            "requests down.",
+            "PostgreSQL or Redis. Most requests do not wait for the store, because writes are queued. A request "
+            "waits only if it stores a compaction, or if the queue is full.",
         ),
         *_item(
             3,

@@ -49,6 +49,7 @@ def main() -> int:
     parser.add_argument("--mutations", type=int, metavar="COUNT", help="run mutated payloads instead")
     parser.add_argument("--sessions", type=float, metavar="MINUTES", help="race on stored sessions instead")
     parser.add_argument("--gateway", type=float, metavar="MINUTES", help="run sessions through a gateway instead")
+    parser.add_argument("--pause", type=float, metavar="SECONDS", help="between two requests of a session of --gateway")
     parser.add_argument("--fleet", type=int, metavar="SESSIONS", help="run fleet jobs on that many sessions instead")
     options = parser.parse_args()
     if options.mutations is not None:
@@ -56,7 +57,7 @@ def main() -> int:
     if options.sessions is not None:
         return race_on_sessions(options.sessions)
     if options.gateway is not None:
-        return soak_gateway(options.gateway)
+        return soak_gateway(options.gateway, options.pause)
     if options.fleet is not None:
         return soak_fleet(options.fleet)
     began = time.monotonic()
@@ -155,18 +156,21 @@ def race_on_sessions(minutes: float) -> int:
     return 1 if any(one["failures"] for one in found) else 0
 
 
-def soak_gateway(minutes: float) -> int:
+def soak_gateway(minutes: float, pause: float | None) -> int:
     """Run many sessions through one gateway and store the result."""
     sys.path.insert(0, str(ROOT))
-    from tests.gateway.load import SESSIONS, load_gateway
+    from tests.gateway.load import PAUSE, SESSIONS, load_gateway
 
+    pause = PAUSE if pause is None else pause
     with tempfile.TemporaryDirectory() as folder:
         end = time.monotonic() + minutes * 60
-        load = load_gateway(Path(folder), lambda cycles: time.monotonic() >= end)
+        load = load_gateway(Path(folder), lambda cycles: time.monotonic() >= end, pause=pause)
     latencies = sorted(load.latencies)
     result = {
         "sessions": SESSIONS,
+        "pause": pause,
         "seconds": round(load.seconds, 1),
+        "load_average": round(os.getloadavg()[2], 1),
         "requests": load.requests,
         "compactions": load.compactions,
         "failures": len(load.failures),

@@ -1,10 +1,11 @@
 """Build wheel and sdist, install the wheel into empty environments, and try it there.
 
-Usage: python scripts/test_packaging.py [--fast] [--python PATH]... [EXTRA]...
+Usage: python scripts/test_packaging.py [--fast] [--record] [--python PATH]... [EXTRA]...
 
 Without EXTRA, every extra in pyproject.toml is installed, each into its own environment; "none" is the installation
 without extras. --python names other interpreters than this one. --fast builds the wheel only, and tries it with the
-packages of this environment. Extras that cannot be installed here are reported and do not fail the run.
+packages of this environment. --record writes the outcomes to benchmarks/results/packaging.json, and keeps those of
+other interpreters and extras there. Extras that cannot be installed here are reported and do not fail the run.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+RESULTS = ROOT / "benchmarks/results/packaging.json"
+
+WORKS = "works"
 
 META = ("all", "dev", "bench")
 """Extras that are collections of packages for development."""
@@ -51,6 +56,8 @@ MISSING: dict[str, list[tuple[str, ...]]] = {
     "postgres": [("session", "list", "--store", "postgresql://127.0.0.1:1/x")],
     "redis": [("session", "list", "--store", "redis://127.0.0.1:1")],
     "encryption": [("session", "import", "request.json", "--key-file", "key")],
+    "inspector": [("inspect", "request.json", "--no-browser")],
+    "fleet": [("fleet", "check", ".", "--out", "checked")],
 }
 """Commands that need an extra: without it they exit with 2 and name it."""
 
@@ -60,6 +67,8 @@ PRESENT: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "postgres": [(("session", "list", "--store", "postgresql://127.0.0.1:1/x"), 2, "cannot be reached")],
     "redis": [(("session", "list", "--store", "redis://127.0.0.1:1"), 2, "cannot be reached")],
     "encryption": [(("session", "import", "request.json", "--key-file", "key"), 0, "request-")],
+    "inspector": [(("inspect", "request.json", "--html", "session.html"), 0, "session.html written")],
+    "fleet": [(("fleet", "check", "request.json", "--out", "checked"), 0, "1 row")],
 }
 """Commands that work with an extra: arguments, exit code, and text of the output."""
 
@@ -67,7 +76,9 @@ IMPORTS = {
     "telemetry": "import opentelemetry.trace",
     "agent": "import kompakt; kompakt.OpenAIChat('gpt-5', api_key='x'); kompakt.AnthropicMessages('m', api_key='x')",
     "evals": "import matplotlib; import kompakt.evals.run",
-    "tui": "import textual",
+    "tui": "import textual; import kompakt.inspector.terminal",
+    "fleet": "import pyarrow; import ray.data; import kompakt.fleet.ray_engine",
+    "docs": "import material; import mkdocs; import yaml; import zensical",
     "recall": "import wordllama",
     **{extra: f"import kompakt.integrations.{module}" for extra, module in FRAMEWORKS.items()},
 }
@@ -82,6 +93,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("extras", nargs="*", metavar="EXTRA")
     parser.add_argument("--fast", action="store_true")
+    parser.add_argument("--record", action="store_true")
     parser.add_argument("--python", action="append", default=[], metavar="PATH")
     chosen = parser.parse_args()
     known = ["none", *(name for name in PROJECT["optional-dependencies"] if name not in META)]
@@ -90,22 +102,27 @@ def main() -> int:
         parser.error(f"unknown extras: {', '.join(sorted(unknown))}; known are {', '.join(known)}")
     with tempfile.TemporaryDirectory(prefix="kompakt-package-") as folder:
         try:
-            return run(Path(folder), chosen.extras or known, chosen.python or [sys.executable], fast=chosen.fast)
+            if chosen.fast:
+                return run_fast(Path(folder))
+            pythons = chosen.python or [sys.executable]
+            return run(Path(folder), chosen.extras or known, pythons, record=chosen.record)
         except Failed as error:
             print(f"FAILED: {error}")
             return 1
 
 
-def run(folder: Path, extras: list[str], pythons: list[str], *, fast: bool) -> int:
-    if fast:
-        wheel = build_wheel(ROOT, folder / "dist")
-        check_wheel(wheel)
-        target = folder / "target"
-        pip(sys.executable, "install", "--no-deps", "--target", str(target), str(wheel))
-        environment = {"PYTHONPATH": str(target)}
-        try_out([sys.executable, "-P", "-m", "kompakt"], folder / "work", environment, extra=None)
-        print("the wheel works")
-        return 0
+def run_fast(folder: Path) -> int:
+    wheel = build_wheel(ROOT, folder / "dist")
+    check_wheel(wheel)
+    target = folder / "target"
+    pip(sys.executable, "install", "--no-deps", "--target", str(target), str(wheel))
+    environment = {"PYTHONPATH": str(target)}
+    try_out([sys.executable, "-P", "-m", "kompakt"], folder / "work", environment, extra=None)
+    print("the wheel works")
+    return 0
+
+
+def run(folder: Path, extras: list[str], pythons: list[str], *, record: bool) -> int:
     wheel, sdist = build_wheel(ROOT, folder / "dist"), build_sdist(folder / "builder", folder / "dist")
     check_wheel(wheel)
     compare(wheel, build_wheel(sdist, folder / "from-sdist"))
@@ -117,15 +134,30 @@ def run(folder: Path, extras: list[str], pythons: list[str], *, fast: bool) -> i
             place = folder / f"env-{version}-{extra}"
             try:
                 reason = try_extra(place, python, wheel, extra)
+                outcome = "cannot be installed" if reason else WORKS
                 if reason:
                     skipped.append(f"{extra} on Python {version}")
             except Failed as error:
-                reason = f"FAILED: {error}"
+                reason, outcome = f"FAILED: {error}", "fails"
                 failed.append(f"{extra} on Python {version}")
-            print(f"Python {version}, {extra:<16} {reason or 'works'} ({time.monotonic() - began:.0f} s)", flush=True)
+            print(f"Python {version}, {extra:<16} {reason or WORKS} ({time.monotonic() - began:.0f} s)", flush=True)
+            if record:
+                record_outcome(extra, version, outcome)
             shutil.rmtree(place)  # some extras need gigabytes
     print(f"failed: {', '.join(failed) or 'nothing'}; not installable here: {', '.join(skipped) or 'nothing'}")
     return 1 if failed else 0
+
+
+def record_outcome(extra: str, version: str, outcome: str) -> None:
+    """Add one outcome to the results, by extra and by minor version of Python."""
+    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"extras": {}}
+    found["kompakt"] = output(
+        [sys.executable, "-c", "from kompakt.version import __version__; print(__version__)"]
+    ).strip()
+    rows = found["extras"]
+    rows.setdefault(extra, {})[".".join(version.split(".")[:2])] = outcome
+    found["extras"] = {name: dict(sorted(row.items())) for name, row in sorted(rows.items())}
+    RESULTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 
 # --- build ---------------------------------------------------------------------------------------------------------
@@ -194,7 +226,7 @@ def try_extra(folder: Path, python: str, wheel: Path, extra: str) -> str | None:
     try:
         # The constraints are for development, where frameworks, which limit each other's versions, are not installed.
         limits = () if extra in FRAMEWORKS else ("-c", str(ROOT / "constraints.txt"))
-        pip(str(there), "install", *limits, wanted)
+        pip(str(there), "install", "--no-compile", *limits, wanted)
     except Failed as error:
         return f"cannot be installed: {str(error).strip().splitlines()[-1]}"
     try_out([str(folder / "bin/kompakt")], folder / "work", {}, extra=extra)

@@ -1,8 +1,8 @@
 """Settings for all tests.
 
-``KOMPAKT_EXAMPLES`` sets the number of examples per property: 100 by default, 10 in `make check`, thousands in a soak.
-Hypothesis derives the examples from the test itself, so the same tree always gives the same verdict. With
-``KOMPAKT_RANDOM=1`` it draws new examples instead; `make soak` sets that.
+``KOMPAKT_EXAMPLES`` sets the number of examples per property: 100 by default and in `make test`, 10 in `make check`,
+thousands in `make soak`. Hypothesis derives the examples from the test itself, so the same tree always gives the same
+verdict. With ``KOMPAKT_RANDOM=1`` it draws new examples instead; `make soak` sets that.
 """
 
 from __future__ import annotations

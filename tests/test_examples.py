@@ -235,7 +235,7 @@ def expire_locks(file: Path) -> None:
 
 def pid_in(file: Path, process: subprocess.Popen[bytes]) -> int:
     """Wait for a command that writes its process id, and return that."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not (file.exists() and file.read_text().strip()):
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.01)

@@ -289,6 +289,34 @@ QUOTED_PATHS = re.compile(r"/(?:home/(?:me|user|alice|dev)|Users/(?:me|user|alic
 """Invented paths in sample data."""
 
 
+class TestDecodedTypes:
+    """msgspec crashes if two threads decode the first values of a type at the same time: see ``model.json.prepare``."""
+
+    SINGLE_THREADED = ("cli", "evals", "fleet", "hosts", "integrations", "gateway/workers.py", "model/limits.py")
+    """Code that decodes in one thread, or under a lock."""
+
+    def test_types_that_servers_decode_are_prepared_at_import(self) -> None:
+        prepared: set[str] = set()
+        decoded: dict[str, str] = {}
+        for path in SOURCE.rglob("*.py"):
+            place = path.relative_to(SOURCE).as_posix()
+            for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+                name = ast.unparse(call.func)
+                if name == "prepare":
+                    prepared |= set(map(ast.unparse, call.args))
+                elif not place.startswith(self.SINGLE_THREADED):
+                    kinds = [one.value for one in call.keywords if one.arg == "type" and name.endswith(".decode")]
+                    kinds += (
+                        call.args[1:2] if name == "msgspec.convert" else call.args[2:3] if name == "decode_note" else []
+                    )
+                    decoded |= {kind: place for one in kinds if (kind := ast.unparse(one))[0] in KIND_STARTS}
+        assert {kind: place for kind, place in decoded.items() if kind not in prepared} == {}
+        assert len(decoded) >= 9, "the search no longer finds them"
+
+
+KIND_STARTS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
 class TestPortable:
     @pytest.mark.parametrize("what", FORBIDDEN)
     def test_tracked_files_do_not_depend_on_a_machine(self, what: str) -> None:
