@@ -298,7 +298,7 @@ class TestPlugins:
     def test_rule_and_refusal_are_in_the_next_request(self, session: PluginRun) -> None:
         """Verbatim, though the summary has neither; so the conversation is still known by its task."""
         after = json.dumps(session.bodies[session.continued_at])
-        assert "Some work was done" in after and "Notes by code" in after
+        assert "Some work was done" in after and "Notes on the earlier part" in after
         assert RULE in after and "No, do not push to the remote." in after
         # Codex summarizes the open round too, so the script sees no results of its last calls.
         assert [fault for fault in session.script.violations if "never answered" not in fault] == []

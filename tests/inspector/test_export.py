@@ -146,7 +146,7 @@ class TestPage:
             page.get_by_text("Tool results").first.wait_for()
             page.get_by_role("tab", name="Compactions").click()
             page.locator("#panel a.mono, #panel td a").first.click()
-            page.get_by_text("Notes by code on the earlier part").first.wait_for()
+            page.get_by_text("Notes on the earlier part").first.wait_for()
 
     def test_a_file_of_one_session_starts_with_it(self, browser: Any, store: Path) -> None:
         out = store.with_name("one.html")

@@ -13,6 +13,7 @@ import pytest
 from tests.view.sessions import REQUEST, SECOND_REQUEST, body, claude_code, stored
 
 import kompakt
+from kompakt.engine.ledger.work_state import NO_COMMIT, NO_PUSH
 from kompakt.session.store import open_store
 from kompakt.view.directories import MissingSession
 from kompakt.view.growth import Sizes, reconciled
@@ -153,7 +154,10 @@ class TestCompaction:
         run(work())
 
     def test_every_line_of_a_pivot_leads_to_its_originals(self, tmp_path: Path) -> None:
-        """Tasks, lists of files and commands too, and what an earlier pivot said; headings have no original."""
+        """Tasks, lists of files and commands too, and what an earlier pivot said.
+
+        Headings have no original, and neither has what was not done.
+        """
 
         async def work() -> None:
             body = json.loads((Path(kompakt.__file__).parent / "data" / "long-session.json").read_text())
@@ -169,8 +173,9 @@ class TestCompaction:
                     view = await inspection.compaction("long", one.id)
                     lines = [line for line in view.pivot[1:] if line.text and not line.text.startswith("#")]
                     assert len(lines) > 20
-                    assert [line.text for line in lines if not line.seqs] == []
-                    looked = next(at for at, line in enumerate(view.pivot) if line.text == "## What was looked at")
+                    nothing = {f"- {said}" for said in (NO_COMMIT, NO_PUSH)}
+                    assert [line.text for line in lines if not line.seqs and line.text not in nothing] == []
+                    looked = next(at for at, line in enumerate(view.pivot) if line.text.startswith("## What was looked at"))
                     listed = next(line for line in view.pivot[looked:] if line.text.startswith("- tidewatch/"))
                     folder, _, names = listed.text.removeprefix("- ").partition(": ")
                     original = (await inspection.message("long", listed.seqs[0])).text

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from kompakt import files
-from kompakt.engine.ledger.items import BULLET, SECTIONS, STATE, USER
+from kompakt.engine.ledger.items import BULLET, STATE, USER, section_of
 from kompakt.engine.ledger.ledger import Ledger, LedgerRequest
 from kompakt.errors import UnreadableFile
 from kompakt.model.messages import History, Message
@@ -98,7 +98,7 @@ def _unspoken(message: Message) -> Message:
 def before_compaction(history: History) -> str:
     """Return instructions for the summarizer of an agent; empty when there is nothing to keep."""
     sections = dict(_sections(ledger_text(history, 2 * MAX_INSTRUCTIONS)))
-    kept = [text for name in (USER, STATE) if (text := sections.get(SECTIONS[name]))]
+    kept = [text for name in (USER, STATE) if (text := sections.get(name))]
     if not kept:
         return ""
     text = "\n".join([SUMMARY_RULES, *kept])
@@ -113,11 +113,10 @@ def after_compaction(history: History, *, max_chars: int, recall: bool) -> str:
 
 
 def _sections(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the heading of each section of a ledger with its text, heading included."""
+    """Yield each section of a ledger with its text, heading included."""
     for part in re.split(r"^(?=## )", text, flags=re.MULTILINE):
-        heading = part.partition("\n")[0]
-        if heading in SECTIONS.values():
-            yield heading, part.strip()
+        if section := section_of(part.partition("\n")[0]):
+            yield section, part.strip()
 
 
 # --- what a summary kept --------------------------------------------------------------------------------------------
@@ -145,15 +144,15 @@ def compare(summary: str, ledger: str) -> SummaryComparison:
     words = {word.strip(".:-").lower() for word in _WORD.findall(summary)}
     plain = " ".join(summary.split())
     counts, lost = {True: [0, 0], False: [0, 0]}, list[str]()
-    for heading, text in _sections(ledger):
+    for section, text in _sections(ledger):
         for line in text.split("\n")[1:]:
             if not line.startswith(BULLET):
                 continue
             statement = _REFERENCE.sub("", line.removeprefix(BULLET))
             own = {word.strip(".:-").lower() for word in _WORD.findall(statement)}
             is_kept = " ".join(statement.split()) in plain or len(own & words) >= MIN_SHARE * max(1, len(own))
-            counts[heading == SECTIONS[USER]][0] += 1
-            counts[heading == SECTIONS[USER]][1] += is_kept
+            counts[section == USER][0] += 1
+            counts[section == USER][1] += is_kept
             if not is_kept:
                 lost.append(statement)
     return SummaryComparison(

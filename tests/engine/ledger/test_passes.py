@@ -92,7 +92,7 @@ class TestSixteenPasses:
             added = kompakt.render(unique([*first_stretch(), *stretch(number)])[len(first_stretch()) :], format)
             payload = kompakt.compact([*payload, *_renamed(added, number)], BUDGET // 2, format=format).payload
         found = parse(ledger_in(format, payload))
-        assert not [text for _, text, _, _ in found.items if "kompakt" in text or "Notes by code" in text]
+        assert not [text for _, text, _, _ in found.items if "kompakt" in text or "Notes on the earlier part" in text]
         assert found.narrative == [] and len(found.items) == len(set(found.items))
 
     def test_references_of_a_pass_resolve_in_the_history(self, format: str) -> None:

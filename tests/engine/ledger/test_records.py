@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.engine.ledger.sample_ledgers import did, section, write, written
+from tests.engine.ledger.sample_ledgers import did, room_for, section, write, written
 from tests.histories.messages import assistant, user
 
 import kompakt
@@ -45,6 +45,13 @@ class TestTables:
         looked = orders(order("W100", 12), order("W200", 40, site="south"))
         assert "| north |" not in write(looked)
         assert "| north" in write([*looked, *did({"q": "north"}, "none", name="get_site")])
+
+    def test_objects_that_were_looked_up_win_over_results_of_a_search(self) -> None:
+        names = [f"K{n}00" for n in range(1, 9)]
+        found = [{"sku": name, "price": 120 + n, "status": f"in {n} days"} for n, name in enumerate(names)]
+        search = did({"price": "low"}, json.dumps(found), name="search_items")
+        history = [*orders(order("W100", 12), order("W200", 40)), *search, *did({"skus": names}, name="order_items")]
+        assert room_for(history, "W100 |") < room_for(history, "K800 |")
 
     def test_where_room_is_short_rows_become_narrow_before_any_is_lost(self) -> None:
         """Every order with its price is worth more than one order with everything."""

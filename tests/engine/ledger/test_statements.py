@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.engine.ledger.sample_ledgers import did, edited, ran, section, write, written
+from tests.engine.ledger.sample_ledgers import did, edited, ran, room_for, section, write, written
 from tests.histories.messages import assistant, user
 
 from kompakt.engine.ledger import conversation
 from kompakt.engine.ledger.events import Spoken
-from kompakt.engine.ledger.extract.changes import edit_of
+from kompakt.engine.ledger.extract.changes import edit_of, tells_much
 from kompakt.engine.ledger.items import CHANGES, FINDINGS, HEADING, LOOKED, RUNS, STATE, TALK, USER
 from kompakt.model.messages import Message, Reasoning
 from kompakt.model.phrases import OWN_LINES
@@ -60,6 +60,28 @@ class TestUsersWords:
         messages = [user("Find the cause."), *NOISE, assistant(said), user(reply), *ran("make")]
         (found,) = written(messages, FINDINGS)
         assert found.endswith(" (the user disagreed)") == is_rejected
+
+    @pytest.mark.parametrize(
+        "reply", ["omg that's it, now it is the same", "yes, that was it", "You're right.", "It works!"]
+    )
+    def test_what_the_user_confirms_wins(self, reply: str) -> None:
+        """The cause that the user confirmed is worth more than an equal statement that nobody answered."""
+        cause = "The grey levels look alike because the terminal raises contrast."
+        other = "Both brown files were slow because no palette limits its colours."
+        first = [user("Find it."), *NOISE, assistant(cause), user(reply), *NOISE]
+        then = [assistant(other), user("And the rest of the list?"), *NOISE]
+        later = [part for n in range(6) for part in (assistant(f"Only file {n} is missing now."), *NOISE)]
+        history = [*first, *then, *later]
+        assert room_for(history, "terminal raises") < room_for(history, "palette limits")
+
+    def test_a_restriction_by_without_is_a_demand(self) -> None:
+        asked = "Please rename the column in every table {} touching the migration files that exist."
+        later = [user(f"Please add a section about reader {n} and its settings to the guide.") for n in range(15)]
+
+        def history(word: str) -> list[Message]:
+            return [user("Go on."), *NOISE, user(asked.format(word)), *NOISE, *later, *NOISE]
+
+        assert room_for(history("without"), "migration") < room_for(history("and start"), "migration")
 
     def test_a_short_request_without_a_result_gives_way_to_one_that_changed_something(self) -> None:
         spent, lasting = "show me the colour of the footer", "make the links in the footer blue"
@@ -351,6 +373,20 @@ class TestChanges:
         assert edit_of({"old_string": "", "new_string": "const (\n\tlimit = 40\n)"}, "a.go").note == "`limit = 40`"
         assert edit_of({}, "a.py").note == ""
 
+    def test_lines_of_code_are_quoted_before_comments(self) -> None:
+        text = "// limits of the reader\n// and of the writer\nlimit := 40\nfunc Open(name string) error {"
+        note = edit_of({"old_string": "", "new_string": text}, "a.go").note
+        assert note == "`func Open(name string) error {`, `limit := 40`, `// limits of the reader` and 1 more lines"
+
+    def test_further_notes_quote_signatures_values_or_what_was_replaced(self) -> None:
+        for path in ("a.go", "b.go", "c.go"):
+            assert tells_much(edit_of({"old_string": "", "new_string": "func Open() error {\n\tuse(4)\n}"}, path).note)
+        assert tells_much(edit_of({"old_string": "", "new_string": "limit = 40"}, "a.py").note)
+        assert tells_much(edit_of({"old_string": "run(old)", "new_string": "run(new)"}, "a.py").note)
+        assert not tells_much(
+            edit_of({"old_string": "", "new_string": "closer.run(all)\nother.run(some)"}, "a.py").note
+        )
+
     def test_a_note_that_repeats_another_one_is_left_out(self) -> None:
         history = [
             *edited("a.go", "", "var used *State\nused = session\ndone(4)"),
@@ -407,6 +443,13 @@ class TestRuns:
 
     def test_a_command_that_was_broken_off_is_no_failure(self) -> None:
         assert written(ran("sleep 5", "Command aborted", failed=True), RUNS) == []
+
+    def test_a_call_that_failed_often_is_stated_although_it_then_succeeded(self) -> None:
+        """The next edit of that file may fail in the same way."""
+        given = {"file_path": "a.py", "old_string": "x = 1", "new_string": "x = 2"}
+        failed = [part for _ in range(3) for part in did(given, "old_string is not unique", name="Edit", failed=True)]
+        [said] = written([*failed, *edited("a.py")], RUNS)
+        assert said.startswith("Failed 3 times (a later call succeeded): `Edit a.py`: ")
 
     def test_failures_of_one_call_share_a_line(self) -> None:
         edit = {"path": "a.c", "old_str": "x", "new_str": "y"}
@@ -512,6 +555,25 @@ class TestFindings:
         messages = [*turns, *(m for n in range(6) for m in (user(f"Next, part {n} please."), assistant("Done.")))]
         room = next(room for room in range(60, 400) if report in write(messages, room))
         assert remark not in write(messages, room)
+
+    def test_the_headings_of_a_report_stand_for_what_has_no_room(self) -> None:
+        titles = [f"{n}. **Reader {n} keeps its file open**" for n in range(1, 9)]
+        why = "The handle is not closed because an error returns early, so the next call cannot open the file. "
+        report = "\n".join(f"{title}\n{why * 2}" for title in titles)
+        history = [user("Review it."), *NOISE, assistant(report), *NOISE]
+        room = next(room for room in range(60, 900) if "The text lists" in write(history, room))
+        assert all(f"{n}. Reader {n} keeps its file open" in write(history, room) for n in range(1, 9))
+        assert "The text lists" not in write(history)
+
+    def test_drawings_are_left_out(self) -> None:
+        drawn = "The tree is now drawn with lines.\n├── src\n│   └── app.py\nOnly the colours are missing."
+        [said] = written([user("Draw it."), *NOISE, assistant(drawn), *NOISE], FINDINGS)
+        assert said == "The tree is now drawn with lines. Only the colours are missing."
+
+    def test_words_that_repeat_the_request_are_left_out(self) -> None:
+        said = "The task involves renaming the column. The column is used in two views that must change too."
+        [found] = written([user("Rename the column."), *NOISE, assistant(said), *NOISE], FINDINGS)
+        assert found == "The column is used in two views that must change too."
 
     def test_the_newest_statements_get_the_most_room(self) -> None:
         reports = [
@@ -672,3 +734,68 @@ class TestNoise:
     def test_a_small_new_file_is_described_by_its_lines(self) -> None:
         given = {"file_path": "b.go", "content": '// Build data.\npackage b\n\nvar Version = "dev"\n'}
         assert edit_of(given, "b.go").note == '4 lines: `var Version = "dev"`'
+
+
+class TestShortStatements:
+    """An agent that states one result per step: every result counts, though all sentences are alike."""
+
+    REQUEST = "Audit the logs of all services and tell me which ones time out against db-3."
+
+    def history(self) -> list[Message]:
+        steps = [(f"svc-{n}: {n % 7} timeouts to db-3, {n % 5} errors.", f"svc-{n + 1}") for n in range(1, 31)]
+        calls = [(assistant(said), *did({"service": name}, "ok\n" * 9, name="read_log")) for said, name in steps]
+        return [user(self.REQUEST), *(part for call in calls for part in call)]
+
+    def test_every_result_is_kept(self) -> None:
+        found = written(self.history(), FINDINGS, room=1_100)
+        assert found == [f"svc-{n}: {n % 7} timeouts to db-3, {n % 5} errors." for n in range(1, 31)]
+
+    def test_narration_between_the_steps_is_left_out(self) -> None:
+        steps = [(assistant(f"Looking at svc-{n}."), *did({"n": n}, "ok", name="read_log")) for n in range(1, 9)]
+        assert not written([user(self.REQUEST), *(part for step in steps for part in step)], FINDINGS)
+
+    def test_a_result_in_such_a_sentence_is_kept(self) -> None:
+        said = "Checking svc-4 shows 7 timeouts to db-3."
+        assert written([user(self.REQUEST), assistant(said), *did({"n": 4}, name="read_log")], FINDINGS) == [said]
+
+    def test_of_a_plain_answer_the_line_that_was_asked_for_is_quoted(self) -> None:
+        log = "LOG of svc-4\n10:01 INFO ok\n10:02 ERROR timeout to db-3 after 30 s\n10:03 INFO ok"
+        [said] = written([user(self.REQUEST), *did({"service": "svc-4"}, log, name="read_log")], LOOKED)
+        assert said == 'read_log(service svc-4) → … "10:02 ERROR timeout to db-3 after 30 s" …'
+
+    def test_otherwise_its_beginning(self) -> None:
+        [said] = written([user("Go on."), *did({"service": "svc-4"}, "LOG of svc-4\nok", name="read_log")], LOOKED)
+        assert said == 'read_log(service svc-4) → "LOG of svc-4 ok"'
+
+
+class TestWhatIsMissing:
+    """A heading says how many entries it shows: a reader takes what is missing for what did not happen."""
+
+    def history(self) -> list[Message]:
+        asked = [user(f"Add a section about reader {n} and all of its settings to the guide.") for n in range(20)]
+        return [part for one in asked for part in (one, *NOISE)]
+
+    def test_the_heading_counts(self) -> None:
+        text = write(self.history(), 300)
+        shown = len(section(text, USER))
+        assert f"## What the user asked for and decided, in order ({shown} of 20 shown)" in text and 3 < shown < 20
+
+    def test_a_complete_section_has_no_count(self) -> None:
+        assert "shown)" not in write(self.history())
+
+    def test_a_later_pass_adds_what_an_earlier_one_left_out(self) -> None:
+        """The originals are gone, and with them what had no room."""
+        earlier = write(self.history(), 300)
+        shown = len(section(earlier, USER))
+        again = write([user("Now explain the index to a newcomer, with an example."), *NOISE], earlier=earlier)
+        assert f"({shown + 1} of 21 shown)" in again
+
+    def test_the_first_line_of_older_ledgers_is_known(self) -> None:
+        earlier = write([user("Fix it."), *NOISE]).replace(HEADING, OLDER_HEADING)
+        assert section(write(ran("make", "ok"), earlier=earlier), USER) == ["Fix it."]
+
+
+OLDER_HEADING = (
+    "Notes by code on the earlier part of this session, in its own words. [m…] is a reference to the original, […] an "
+    "omission."
+)

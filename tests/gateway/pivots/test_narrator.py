@@ -80,7 +80,7 @@ def test_code_writes_the_pivot_when_the_model_fails(format: str, tmp_path: Path)
         failed = gate.metric('kompakt_narratives_total{outcome="failed"}')
     asked, others = split(upstream)
     assert [answer.status_code for answer in answers] == [200, 200] and failed == 1
-    assert 1 <= len(asked) <= 3 and "Notes by code" in others[0].body.decode()
+    assert 1 <= len(asked) <= 3 and "Notes on the earlier part" in others[0].body.decode()
 
 
 def test_without_the_option_no_model_is_asked(tmp_path: Path) -> None:

@@ -85,6 +85,23 @@ def answer_text(output: str, limit: int) -> str:
     return quoted(one_line(stripped, limit), limit) if stripped else "no output"
 
 
+MAX_LINES = 100
+"""Lines of an answer among which one is looked for."""
+
+NUMBER_WEIGHT = 2
+"""Weight of a shared number or id, relative to a shared word, when a line is compared with a request."""
+
+
+def telling_line(output: str, words: set[str], facts: set[str], limit: int) -> str:
+    """Quote the line of a plain answer that has most in common with what was asked; otherwise its beginning."""
+    lines = [line.strip() for line in output.split("\n", MAX_LINES)[:MAX_LINES] if line.strip()]
+    shared = [len(words_of(line) & words) + NUMBER_WEIGHT * sum(fact in line for fact in facts) for line in lines]
+    most = max(shared, default=0)
+    if most < NUMBER_WEIGHT or shared[0] == most:
+        return answer_text(output, limit)
+    return f"… {quoted(one_line(lines[shared.index(most)], limit), limit)} …"
+
+
 PASSAGE = 230
 """Characters of a passage, about: two or three sentences that belong together."""
 
@@ -106,6 +123,8 @@ _ANNOUNCES = re.compile(
     r"we (?:can|need to)|we(?:'ll| will)|"
     r"now (?:i'm |i am |we're )?"
     r"(?:executing|running|checking|verifying|updating|creating|testing|adding|fixing|reading)|"
+    r"(?:looking (?:at|into|for)|reading|checking|opening|searching)\b"
+    r"(?!.*\b(?:shows?|showed|fails?|failed|gives?|gave|returns?|returned|found|takes?|took)\b)|"
     r"good|great|perfect|excellent|ok|okay|sure|alright|understood)\b[^.:!?]*[.:!?]?",
     re.IGNORECASE,
 )
@@ -214,6 +233,31 @@ def passages(text: str, size: int = PASSAGE, *, keep_all: bool = False) -> list[
     return found
 
 
+MIN_OUTLINED, MIN_TITLES, MAX_TITLES = 1_500, 4, 40
+"""Characters of a text from which an outline is worth its room, and titles that it has at least and at most."""
+
+TITLE_WORDS = 4
+"""Words of a title that says something by itself, unlike "Summary" or "Step two"; most titles have as many."""
+
+_TITLE = re.compile(
+    r"\s*(?:#{1,6}\s+|[-*]\s+)?(?:\*\*)?(?P<number>\d{1,3})[.)]\s+(?:\*\*)?(?P<title>[^*:]{3,120}?)(?:\*\*|:|$)"
+)
+"""A numbered heading or item."""
+
+
+def outline(text: str) -> list[str]:
+    """Return the titles of the numbered items of a long text, such as the findings of a review."""
+    if len(text) < MIN_OUTLINED:
+        return []
+    titles: dict[str, None] = {}
+    for line in text.split("\n"):
+        is_title = "**" in line or line.lstrip().startswith("#")
+        if is_title and (found := _TITLE.match(line)):
+            titles[f"{found['number']}. {found['title'].strip()}"] = None
+    telling = sum(len(title.split()) > TITLE_WORDS for title in titles)
+    return list(titles)[:MAX_TITLES] if telling >= MIN_TITLES and 2 * telling > len(titles) else []
+
+
 def lacks_subject(passage: str) -> bool:
     """Return whether a passage is short and speaks of "it" or "this", which only the text before it names."""
     return len(passage) < MAX_ANNOUNCEMENT and _PRONOUN.match(passage) is not None
@@ -252,6 +296,8 @@ def _sentences(text: str) -> Iterator[str]:
         stripped = line.strip()
         if stripped.startswith("```"):
             in_code = not in_code
+        elif _DRAWN.search(stripped):
+            continue
         elif in_code and stripped:
             yield _bounded(stripped)
         elif stripped and not set(stripped) <= set("-|=:+ *#"):
@@ -259,6 +305,9 @@ def _sentences(text: str) -> Iterator[str]:
                 stripped = _THINKING.sub("", stripped).strip()
             yield from filter(None, map(_bounded, _SENTENCE_END.split(_MARKUP.sub("", stripped))))
 
+
+_DRAWN = re.compile("[\u2500-\u257f][ \u2500-\u257f]*[\u2500-\u257f]|^[\u2500-\u257f]")
+"""A line of a drawing: a tree, a frame, a screen."""
 
 MAX_SENTENCE = 600
 """Characters kept of a sentence or of a line of code."""
@@ -311,6 +360,15 @@ _COURTESY = re.compile(
 def words_of(passage: str) -> set[str]:
     """Return the words by which a passage is compared with others."""
     return set(re.findall(r"\w{4,}", passage.lower()))
+
+
+_TOKEN = re.compile(r"[\w./:#@%-]+")
+_DIGIT = re.compile(r"\d")
+
+
+def facts_of(passage: str) -> set[str]:
+    """Return the numbers, ids and names with digits that a passage states."""
+    return {token.strip("./:%-") for token in _TOKEN.findall(passage) if _DIGIT.search(token)}
 
 
 def substance(passage: str) -> float:

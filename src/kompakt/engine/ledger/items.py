@@ -4,10 +4,11 @@ An item is one statement or passage. It has a section, a position in the session
 to continue the work would miss it. A ledger is a heading line, then the sections in a fixed order, one bullet per
 item::
 
-    ## Changes
-    - src/app.py: edited 3 times; `def main(argv)` replaces `def main()` [m3f21]
+    ## Commands, tests and failures, oldest first (4 of 9 shown)
+    - Failed: `make test`: "assert 4617 == 582" [m3f21]
 
-A reference in brackets names the original message. It follows items that say less than the original does.
+A reference in brackets names the original message. It follows items that say less than the original does. Where a
+section lacks some of its entries, its heading says so: a reader takes what is missing for what did not happen.
 
 In a chain of stateless calls the originals are gone, and only the text of the previous ledger is left. ``parse``
 therefore turns a ledger back into items. Only lines in the shape that ``write`` produces become items of their section;
@@ -17,7 +18,8 @@ everything else is a narrative.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 
 import msgspec
@@ -26,10 +28,16 @@ from kompakt.engine.ledger.excerpts import quoted
 from kompakt.model.phrases import OPEN_ROUND_NOTE
 
 HEADING = (
-    "Notes by code on the earlier part of this session, in its own words. [m…] is a reference to the original, […] an "
+    "Notes on the earlier part of this session, quoted from it where possible. [m…] names the original, […] marks an "
     "omission."
 )
 """First line of a ledger. Text before it in a pivot is the narrative of a summarizer."""
+
+_EARLIER_HEADING = (
+    "Notes by code on the earlier part of this session, in its own words. [m…] is a reference to the original, […] an "
+    "omission."
+)
+"""The same in sessions stored before 0.2.1."""
 
 USER = "user"
 STATE = "state"
@@ -51,6 +59,9 @@ SECTIONS = {
 """Sections in the order in which a ledger has them."""
 
 BULLET = "- "
+OUTLINE = -1
+"""Number of the passage that lists the headings of a message. It is written only if most of the others are missing."""
+
 GAP = " […] "
 """Separates passages of one message between which something was left out."""
 
@@ -69,6 +80,11 @@ SHORT_ROW = 40
 MAX_TRANSCRIPT_LINE = 200
 """Characters kept of each line of an open round's transcript."""
 
+COUNTED = (USER, TALK, FINDINGS, RUNS, LOOKED)
+"""Sections whose headings say how many of their entries are shown. The others are short, or name every file."""
+
+_SHOWN = re.compile(r" \((\d+) of (\d+) shown\)\Z")
+
 _SECTION_OF = {heading: section for section, heading in SECTIONS.items()} | {"## What was only looked at": LOOKED}
 """Sections by their headings, with one that stored sessions may contain."""
 _REFERENCE = re.compile(r" \[(m[0-9a-f]{4,40}(?:\.\d+)?)\]\Z")
@@ -85,7 +101,7 @@ class Item(msgspec.Struct, gc=False):
     reference: str = ""
     """Name of the original, where the original says more."""
     passage: int = 0
-    """Number of the passage in its message. Passages of one message share a bullet."""
+    """Number of the passage in its message, or ``OUTLINE``. Passages of one message share a bullet."""
     passages: int = 1
     """How many passages that message has."""
     extends: str = ""
@@ -96,14 +112,27 @@ class Item(msgspec.Struct, gc=False):
     """Group within the section, written on a line of its own: the date of a conversation, the heading of a table."""
 
 
-def write(items: Sequence[Item]) -> str:
-    """Write items as a ledger; nothing when there are none."""
+def section_of(line: str) -> str | None:
+    """Return the section that a heading starts; ``None`` for any other line."""
+    return _SECTION_OF.get(_SHOWN.sub("", line))
+
+
+def entries(items: Iterable[Item]) -> Counter[str]:
+    """Count the entries of each section: passages of one message are one entry."""
+    return Counter(section for section, _ in {(item.section, item.at) for item in items})
+
+
+def write(items: Sequence[Item], totals: Mapping[str, int] | None = None) -> str:
+    """Write items as a ledger; nothing when there are none. ``totals`` has the entries that each section could have."""
     if not items:
         return ""
     lines = [HEADING]
+    shown = entries(items)
     for section, heading in SECTIONS.items():
         chosen = [item for item in items if item.section == section]
         if chosen:
+            if totals and section in COUNTED and shown[section] < totals[section]:
+                heading = f"{heading} ({shown[section]} of {totals[section]} shown)"
             starts: dict[str, float] = {}
             for item in chosen:
                 starts[item.label] = min(item.at, starts.get(item.label, item.at))
@@ -170,9 +199,15 @@ def _joined(passages: list[Item]) -> str:
     if first.passages == 1:
         text = f"{first.origin}: {quoted(first.text, len(first.text))}" if first.origin else first.text
         return f"{text} [{first.reference}]" if first.reference else text
-    text = first.text if first.passage == 0 else GAP.lstrip() + first.text
+    if first.passage == OUTLINE:
+        if len(passages) > first.passages / 2:
+            return _joined(passages[1:])
+        text = first.text
+    else:
+        text = first.text if first.passage == 0 else GAP.lstrip() + first.text
     for before, item in pairwise(passages):
-        text += (" " if item.passage == before.passage + 1 else GAP) + item.text
+        is_next = item.passage == before.passage + 1 and before.passage != OUTLINE
+        text += (" " if is_next else GAP) + item.text
     if last.passage < last.passages - 1:
         text += GAP.rstrip()
     if first.origin:
@@ -188,6 +223,8 @@ class Earlier(msgspec.Struct):
     """Lines that are no items: a summarizer's words, or the transcript of an open round."""
     items: list[tuple[str, str, str, str]] = []
     """Section, text, reference and label of each bullet, in order."""
+    left_out: Counter[str] = msgspec.field(default_factory=Counter)
+    """Entries of each section that had no room."""
 
 
 def parse(text: str) -> Earlier:
@@ -200,8 +237,10 @@ def parse(text: str) -> Earlier:
     for line in _converted(summary):
         if line == HEADING:
             section, label, in_ledger = "", "", True
-        elif in_ledger and line in _SECTION_OF:
-            section, label = _SECTION_OF[line], ""
+        elif in_ledger and (started := section_of(line)):
+            section, label = started, ""
+            if counts := _SHOWN.search(line):
+                earlier.left_out[section] += int(counts[2]) - int(counts[1])
         elif in_ledger and section and line.startswith(BULLET):
             body = line[len(BULLET) :]
             reference = _REFERENCE.search(body)
@@ -260,7 +299,7 @@ _SPEAKERS_0_1 = ("user: ", "asked the user: ", "told: ")
 def _converted(text: str) -> Iterator[str]:
     """Yield the lines of a text, with ledgers of version 0.1 in the present format."""
     section, root, reference, in_ledger = "", "", "", False
-    for line in text.split("\n"):
+    for line in _updated(text).split("\n"):
         if line == HEADING_0_1:
             in_ledger = True
             yield HEADING
@@ -294,13 +333,19 @@ def _body(section: str, body: str, root: str) -> str:
 
 def narrative_of(text: str) -> str:
     """Return the words before the first ledger."""
-    return f"\n{text}".partition(f"\n{HEADING}")[0].strip()
+    return f"\n{_updated(text)}".partition(f"\n{HEADING}")[0].strip()
 
 
 def ledgers_of(text: str) -> str | None:
     """Return the ledgers in a text without the narrative before them; ``None`` when there are none."""
+    text = _updated(text)
     start = f"\n{text}".find(f"\n{HEADING}")
     return text[start:] if start >= 0 else None
+
+
+def _updated(text: str) -> str:
+    """Write the first line of ledgers as this version does."""
+    return text.replace(_EARLIER_HEADING, HEADING)
 
 
 def without_false_quotes(text: str, is_said: Callable[[str, str], bool]) -> str:
@@ -310,8 +355,8 @@ def without_false_quotes(text: str, is_said: Callable[[str, str], bool]) -> str:
     """
     section = ""
     kept: list[str] = []
-    for line in text.split("\n"):
-        section = _SECTION_OF.get(line, "" if line == HEADING else section)
+    for line in _updated(text).split("\n"):
+        section = section_of(line) or ("" if line == HEADING else section)
         reference = _REFERENCE.search(line) if section == USER and line.startswith(BULLET) else None
         if reference is not None:
             passages = [part.strip() for part in line[len(BULLET) : reference.start()].split(GAP.strip())]
@@ -329,5 +374,5 @@ def quoted_sentences(words: str) -> list[str]:
 
 def narrated(text: str) -> str:
     """Quote the lines of a narrative that look like the start of a ledger or like one of kompakt's markers."""
-    marked = (HEADING, "[kompakt")
+    marked = (HEADING, _EARLIER_HEADING, "[kompakt")
     return "\n".join(f"> {line}" if line.startswith(marked) else line for line in text.split("\n"))

@@ -12,6 +12,7 @@ so the work follows the room.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -19,7 +20,7 @@ import msgspec
 from kompakt.engine.ledger.events import THOUGHT, Event, Spoken, ToolUse
 from kompakt.engine.ledger.extract.records import identifiers
 from kompakt.engine.ledger.extract.tool_calls import only_reads_files
-from kompakt.engine.ledger.items import CELL_GAP, CHANGES, FINDINGS, LOOKED, RUNS, USER, Item, parse, write
+from kompakt.engine.ledger.items import CELL_GAP, CHANGES, FINDINGS, LOOKED, RUNS, USER, Item, entries, parse, write
 from kompakt.engine.ledger.statements import Statements
 from kompakt.model.messages import Message, Reasoning, Text, ToolCall, ToolResult
 from kompakt.model.phrases import is_own, unseal
@@ -104,7 +105,8 @@ class Ledger:
             return is_stripped or is_hidden(event.at)
 
         table_chars = int(request.room * CHARS_PER_CELL * TABLE_SHARE)
-        statements = Statements(parse(request.earlier or ""), request.reference, upto, table_chars=table_chars)
+        earlier = parse(request.earlier or "")
+        statements = Statements(earlier, request.reference, upto, table_chars=table_chars)
         items = statements.read(events, hidden)
         if not request.prose:
             items = [item for item in items if item.section != FINDINGS]
@@ -113,7 +115,7 @@ class Ledger:
         if request.narrative:
             named = identifiers(request.narrative)
             items = [item for item in items if not _is_repeated(item, named)]
-        return _chosen(items, request.room, request.count)
+        return _chosen(items, earlier.left_out, request.room, request.count)
 
     def weight(self, index: int, message: Message) -> int:
         """Estimate the tokens that a ledger would use for a message; worked out once."""
@@ -172,17 +174,18 @@ _SLACK = 0.03
 """Share of the room that may stay empty while there are items left."""
 
 
-def _chosen(items: Sequence[Item], room: int, count: Callable[[str], int]) -> str:
+def _chosen(items: Sequence[Item], left_out: Counter[str], room: int, count: Callable[[str], int]) -> str:
     """Write the most valuable items that fit into a number of tokens."""
     ranked = sorted(
         (item for item in items if item.value >= LEAST_VALUE),
         key=lambda item: (-item.value / (_tokens(item) ** COST_POWER + OVERHEAD), -item.at, item.passage),
     )
+    totals = entries(ranked) + left_out
     # An estimate that fits and one that does not close in on the room. The measured size places the next attempt.
     estimate, fitting, over, best = float(room), 0.0, float("inf"), ""
     for attempt in range(_ATTEMPTS):
         chosen, is_complete = _filled(ranked, estimate)
-        text = write(chosen)
+        text = write(chosen, totals)
         if not text:
             break
         tokens = count(text)
@@ -193,7 +196,7 @@ def _chosen(items: Sequence[Item], room: int, count: Callable[[str], int]) -> st
         else:
             over = estimate
             if not best and attempt == _ATTEMPTS - 1:
-                best = _shrunk(chosen, room, count)
+                best = _shrunk(chosen, totals, room, count)
         wanted = estimate * room / tokens * (1 - _SLACK / 2)
         if not fitting < wanted < over:
             wanted = (fitting + min(over, 2 * room)) / 2
@@ -245,11 +248,11 @@ def _filled(ranked: Sequence[Item], room: float) -> tuple[list[Item], bool]:
     return list(chosen.values()), is_complete
 
 
-def _shrunk(chosen: list[Item], room: int, count: Callable[[str], int]) -> str:
+def _shrunk(chosen: list[Item], totals: Counter[str], room: int, count: Callable[[str], int]) -> str:
     """Drop the least valuable items until the text fits."""
     while chosen:
         chosen = chosen[: len(chosen) * 3 // 4]
-        text = write(chosen)
+        text = write(chosen, totals)
         if count(text) <= room:
             return text
     return ""

@@ -22,19 +22,22 @@ from kompakt.engine.ledger.excerpts import (
     PASSAGE,
     answer_text,
     as_code,
+    facts_of,
     flat,
     harmless,
     is_report,
     lacks_subject,
     last_question,
     one_line,
+    outline,
     passages,
     quoted,
     report_text,
     substance,
+    telling_line,
     words_of,
 )
-from kompakt.engine.ledger.extract.changes import FileEdit, edit_of
+from kompakt.engine.ledger.extract.changes import FileEdit, edit_of, tells_much
 from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, refusal, speaks_of_tests, test_totals
 from kompakt.engine.ledger.extract.record_changes import MAX_CHANGE, change_text, identity
 from kompakt.engine.ledger.extract.records import (
@@ -53,7 +56,8 @@ from kompakt.engine.ledger.extract.shell import only_prints, quotes
 from kompakt.engine.ledger.extract.tasks import ACTIVE, OPEN, Tasks, is_task
 from kompakt.engine.ledger.extract.tool_calls import Effect, input_text, snake_case
 from kompakt.engine.ledger.extract.user_words import STRICT, is_notice, user_message
-from kompakt.engine.ledger.items import CHANGES, FINDINGS, LOOKED, RUNS, STATE, TALK, USER, Earlier, Item
+from kompakt.engine.ledger.items import CHANGES, FINDINGS, LOOKED, OUTLINE, RUNS, STATE, TALK, USER, Earlier, Item
+from kompakt.engine.ledger.work_state import REPOSITORY, WorkState, repository_state
 
 MAX_COMMAND = 180
 """Characters kept of a command."""
@@ -69,6 +73,9 @@ MAX_QUOTE = 120
 
 MAX_FAILURE = 220
 """Characters kept of a line that reports a failure."""
+
+MAX_STATUS = 300
+"""Characters kept of the state of a repository."""
 
 FAILURE_LINES = 4
 
@@ -96,6 +103,12 @@ MIN_REMARK, MIN_SETTLED = 300, 1.7
 MAX_SPENT_QUESTION = 120
 """Characters of a question of the user that was answered at once; the answer is among the findings."""
 
+MAX_REQUEST_WORDS = 4_000
+"""Characters of a request whose words count as known."""
+
+MIN_ID = 4
+"""Digits of a number that is unlikely to be in a text by chance."""
+
 ABOUT_WORDS = 2
 """Words by which a question says what it is about; with fewer it only asks whether to go on."""
 
@@ -117,6 +130,9 @@ CHANGE_VALUE = 10
 TABLE_VALUE = 5
 """Value of a row of a table of lookups, apart from how long and how new it is."""
 
+OWN_LOOKUP_VALUE = 1.3
+"""Value of a row about an object that was looked up by itself, relative to one of many results of a search."""
+
 TOLD_VALUE = 0.6
 """Value of a row about an object whose changes are stated, relative to other rows."""
 
@@ -125,6 +141,9 @@ CELL_CHARS = 12
 
 REPORT_VALUE = 1.7
 """Value of a passage of a report, for each unit of what it settles."""
+
+TITLE_VALUE = 1.0
+"""Value of each title in the outline of a long text."""
 
 MAX_REPORTED = 12
 """Passages of one report that may be quoted."""
@@ -146,6 +165,12 @@ FILE_VALUE = 12
 MAX_NOTES = 8
 """Longest notes on the changes of one file; others are worth less than a line."""
 
+NEW_FAILURES, NEW_FAILURE_VALUE, OLD_FAILURE_VALUE = 6, 5.0, 2.5
+"""Newest failures, their value, and that of older ones; half of it if a later run passed."""
+
+REPEATED_FAILURE = 3
+"""Failures of one call from which they are worth a line even if it then succeeded: the next call may fail alike."""
+
 MAX_REASONS = 3
 """Other reasons for which a call failed that are given beside the newest one."""
 
@@ -154,6 +179,12 @@ OTHER_REASON = 0.7
 
 NEW_NOTES = 3
 """Newest notes on a file, the longest of which is given first."""
+
+UNDONE_VALUE = 9
+"""Value of a line that says what was not run, committed or pushed: a reader can only guess it otherwise."""
+
+REPOSITORY_VALUE = 6
+"""Value of the newest state of the repository that a command showed."""
 
 MAX_UNDONE = 50
 """Newest edits of a file that a later one may take back. All of them would take quadratic time."""
@@ -175,6 +206,12 @@ RECENT_EVENTS = 400
 UNNAMED_VALUE = 0.3
 """Value of a text that begins with "it" or "this" and names nothing, relative to others."""
 
+SHORT_STATEMENT, SHORT_VALUE, SHORT_VALUE_WITH_FACTS = 90, 0.4, 0.8
+"""Characters of a short older text, and its value relative to others: without and with a number or an id in it."""
+
+NEW_FACT = 0.8
+"""Least share of its value that a statement keeps if it names a number or an id that no newer one names."""
+
 REJECTED_VALUE = 0.4
 """Value of what the assistant said if the user's next words reject it, relative to other findings."""
 
@@ -184,6 +221,17 @@ _REJECTS = re.compile(
     re.IGNORECASE,
 )
 """Beginning of a message in which the user rejects what the assistant just said."""
+
+CONFIRMED_VALUE = 1.6
+"""Value of what the assistant said if the user's next words confirm it, relative to other findings."""
+
+_CONFIRMS = re.compile(
+    r"\W*(?:\w+\W+){0,3}?(?:that(?:'s|s| is| was) (?:it|right|correct|true|exactly)\b"
+    r"|(?:it|this|that) (?:worked|fixed it)\b|(?:it|this|that|now) works\b"
+    r"|you(?:'re| are) (?:\w+ )?right\b|(?:exactly|correct|confirmed)\b)",
+    re.IGNORECASE,
+)
+"""Beginning of a message in which the user confirms what the assistant just said, such as the cause of a failure."""
 
 _CONCEDES = re.compile(
     r"(?:you(?:'re| are) (?:\w+ )?right\W{1,3}(?:\w+ ){0,3})?"
@@ -218,8 +266,9 @@ _POINTS = _ASKS_NOTHING | set(
 """Words of a message that only point at something."""
 _RESTATES = re.compile(
     r"The user (?:is (?:asking|saying|telling|right)|asks|asked|says|said|wants|wanted|would like)\b"
+    r"|The (?:task|request|goal|issue described) (?:involves|requires|asks|is (?:to|about|related to))\b"
 )
-"""Beginning of a thought that repeats the user's message, which is quoted anyway."""
+"""Beginning of a text that repeats the user's message, which is quoted anyway."""
 
 _READ_VERBS = re.compile(
     r"(?:[a-z0-9]+[_.:-]{1,2})*(?:get|list|read|search|find|grep|glob|view|look|lookup|fetch|query|show|describe|check|count|"
@@ -248,6 +297,9 @@ _BARE_FAILURE = re.compile(
     re.IGNORECASE,
 )
 _LOCATED = re.compile(r"\s*\S+?:\d+(?::\d+)?: \S")
+_AD_HOC = re.compile(r"\b(?:python3?|node|ruby|perl|php|awk) -\w*[ce]\b|<<")
+"""A script in the command itself. Its failure says little about the work, and it is seldom run again."""
+
 _NOT_RUN = re.compile(r"\s*(?:Sibling tool call errored|Cancelled: parallel tool call|Command aborted\s*$)")
 """Answers of calls that were not made, because another call of the same answer failed, or that were broken off."""
 
@@ -271,9 +323,6 @@ _DELEGATES = re.compile(r"(?:^|_)(?:task|agent|subagent|delegate|dispatch|spawn|
 
 _ABOUT = ("description", "title", "name", "task", "prompt")
 _THINKS = frozenset(["thought", "thinking", "reasoning"])
-
-_ONLY_SIZE = re.compile(r"\d+ lines")
-"""A note on a file that says nothing but its length."""
 
 
 class FileChanges(msgspec.Struct):
@@ -306,6 +355,7 @@ class Statements:
         self._table_chars = table_chars
         """Characters from which the rows of a table become narrow."""
         self._tasks = Tasks()
+        self._work = WorkState(is_continued=bool(earlier.items or earlier.narrative))
         self._files: dict[str, FileChanges] = {}
         self._in_full: dict[str, str] = {}
         """The newest absolute path of each file name."""
@@ -317,6 +367,8 @@ class Statements:
         self._tool_failures: Counter[str] = Counter()
         """How often each call of a tool failed that is not a command."""
         self._passes: dict[str, Item] = {}
+        self._repository: dict[str, tuple[int, str, str]] = {}
+        """When a command last showed the state of the repository, the command, and what it printed."""
         self._looked: dict[str, dict[str, None]] = {}
         self._started: dict[str, dict[str, None]] = {}
         """What was given to tools that start another agent."""
@@ -335,6 +387,10 @@ class Statements:
         """Position from which on messages of the user count more than older ones."""
         self._last_user = -1
         """Position of the last one."""
+        self._asked_words: set[str] = set()
+        """Words of the first request and of the newest one, which are always shown."""
+        self._asked_facts: set[str] = set()
+        """Ids in them, such as "db-3", and long numbers."""
         self._read_earlier(earlier)
 
     def read(self, events: Sequence[Event], is_hidden: Callable[[Event], bool]) -> list[Item]:
@@ -352,7 +408,12 @@ class Statements:
         self._records_from = _records_from(events)
         self._newest_user = events[asked[-NEW_REQUESTS]].at if len(asked) >= NEW_REQUESTS else -1
         self._last_user = events[asked[-1]].at if asked else -1
-        rejected = _rejected(events)
+        for event in (events[asked[0]], events[asked[-1]]) if asked else ():
+            if type(event) is Spoken:
+                self._asked_words |= words_of(event.text[:MAX_REQUEST_WORDS])
+                facts = facts_of(event.text[:MAX_REQUEST_WORDS])
+                self._asked_facts |= {fact for fact in facts if not fact.isdigit() or len(fact) >= MIN_ID}
+        rejected, confirmed = _rejected(events), _confirmed(events)
         final = _final_texts(events)
         answered = _answered_text(events, is_hidden)
         for number, event in enumerate(events):
@@ -370,6 +431,7 @@ class Statements:
                 else:
                     age = 1 if event is answered else ages.get(id(event), NEW_SPEECHES + 1)
                     scale = ANSWERED_VALUE if event is answered else FINAL_VALUE if id(event) in final else 1.0
+                    scale = max(scale, CONFIRMED_VALUE) if id(event) in confirmed else scale
                     is_remark = bool(final) and scale == 1.0 and age > NEW_SPEECHES and event.role != THOUGHT
                     if not is_remark or not _is_spent_remark(event.text):
                         self._read_assistant(event, age, scale=scale, is_rejected=id(event) in rejected)
@@ -413,17 +475,21 @@ class Statements:
 
     def _read_assistant(self, event: Spoken, age: int, *, scale: float = 1.0, is_rejected: bool = False) -> None:
         text = event.text
-        if event.role == THOUGHT and _RESTATES.match(text):
+        if _RESTATES.match(text):
             text = text.partition(". ")[2] or text.partition("\n")[2]
         parts = passages(text)
         is_report = len(text) > 300
         recency = 1.9 if age <= 2 else 1.5 if age <= NEW_SPEECHES else 1.0
         scale *= 0.5 if event.role == THOUGHT else REJECTED_VALUE if is_rejected else 1.0
         remark = " (the user disagreed)" if is_rejected else ""
+        if len(parts) > 1 and scale != FOREIGN_VALUE and (titles := outline(text)):
+            value = TITLE_VALUE * len(titles) * recency * scale
+            listed = f"The text lists: {harmless('; '.join(titles))}."
+            self._add(FINDINGS, event.at, listed, value, passage=OUTLINE, passages=len(parts))
         for number, part in enumerate(parts):
             value = (2.2 * substance(part) + (1.2 if is_report else 0)) * recency * (1.25 if number == 0 else 1.0)
-            if not is_report and len(part) < 90 and age > 2 and event.role != THOUGHT:
-                value *= 0.4
+            if not is_report and len(part) < SHORT_STATEMENT and age > 2 and event.role != THOUGHT:
+                value *= SHORT_VALUE_WITH_FACTS if facts_of(part) else SHORT_VALUE
             if number == 0 and lacks_subject(part):
                 value *= UNNAMED_VALUE
             if event.role == THOUGHT and part.endswith("?") and len(part) < PASSAGE:
@@ -439,11 +505,13 @@ class Statements:
         if is_task(effect.fields):
             self._tasks.update(effect.fields, result, event.at)
             return
+        refused = refusal(result) if result is not None else None
+        if result is not None and refused is None:
+            self._work.note(event)
         if result is None or not hidden:
             if result is not None and effect.command is not None:
                 self._runs[_key(effect.command)] = (event.at, has_failed(result, effect))
             return
-        refused = refusal(result)
         if refused is not None:
             what = effect.command or next((path for _, path in effect.files), None) or flat(dict(effect.fields), 200)
             said = (
@@ -478,11 +546,14 @@ class Statements:
                 self._note_file(event, how, path, FileEdit())
         recency = event.at / self._upto
         if _SHARED_STATE.search(command):
+            self._repository.clear()  # what was shown before no longer holds
             lines = [line for line in output.split("\n")[-8:] if line.strip() and not _NO_OUTPUT.fullmatch(line)]
             answer = f" → {quoted(one_line(lines[-1], 140), 140)}" if lines else ""
             self._add(STATE, event.at, as_code(command, MAX_COMMAND) + answer, 6 + 2 * recency, partial=True)
         elif lasting:
             return
+        elif asked := REPOSITORY.match(command):
+            self._repository[asked[1]] = (event.at, command, output)
         elif speaks_of_tests(output) and (totals := test_totals(output)):
             text = f"Passed: {as_code(command, MAX_COMMAND)} → {quoted(one_line(totals[-1], 140), 140)}"
             self._passes[key] = self._item(RUNS, event.at, text, 1.5 + 2 * recency, partial=True)
@@ -493,6 +564,8 @@ class Statements:
             lines = [line.strip() for line in output[-600:].split("\n") if line.strip() and not _NOISE.match(line)]
             cut = "… " if len(lines) > 2 or len(output) > 600 else ""
             is_silent = not lines or _NO_OUTPUT.fullmatch(lines[-1]) is not None
+            if is_silent:
+                lines = []
             if is_silent and (_PREPARES.match(command) or any(how != "read" for how, _ in effect.files)):
                 return  # what became of the files is stated elsewhere
             if only_prints(command, is_cut=bool(cut) or is_silent):
@@ -545,7 +618,10 @@ class Statements:
             return
         given = flat(dict(effect.fields), 220) if effect.fields else one_line(str(event.call.input or ""), 220)
         is_data = event.result.output.lstrip()[:1] in ("{", "[")
-        answer = answer_text(event.result.output, MAX_ANSWER if not reads else MAX_LOOKUP if is_data else MAX_QUOTE)
+        if reads and not is_data:
+            answer = telling_line(event.result.output, self._asked_words, self._asked_facts, MAX_QUOTE)
+        else:
+            answer = answer_text(event.result.output, MAX_LOOKUP if reads else MAX_ANSWER)
         text = f"{harmless(name)}({given}) → {answer}"
         if reads:
             self._add(LOOKED, event.at, text, (5 if is_data else 1) + 2 * recency, partial=True)
@@ -563,9 +639,9 @@ class Statements:
         least = sorted(values, reverse=True)[:MAX_REPORTED][-1]
         reference = self._reference(event.answered_at)
         at = event.at + self._reports / 1_000
+        origin = f"{harmless(event.call.name)} reported"
         for number, (part, value) in enumerate(zip(parts, values, strict=True)):
             if value >= least:
-                origin = f"{harmless(event.call.name)} reported"
                 item = Item(FINDINGS, at, harmless(part), value, reference, number, len(parts), origin=origin)
                 self.items.append(item)
 
@@ -573,11 +649,13 @@ class Statements:
         """Write lookups as tables, one for each tool; a lookup that is the only one of its kind as key–value text."""
         focus = _focus(events)
         tables: dict[str, list[tuple[ToolUse, Record]]] = {}
+        alone: list[ToolUse] = []
         for event, records in self._lookups:
             fields, name = event.effect.fields, event.call.name
             assert event.result is not None
             if event.result.output.lstrip()[:1] == "{" and len(records) == 1:
                 record = with_arguments(records[0], fields)
+                alone.append(event)
                 tables.setdefault(name, []).append((event, self._changed.get(identity(record), record)))
                 continue
             linked = [record for record in records if focus.links(record, name)]
@@ -593,6 +671,8 @@ class Statements:
             label = f"{harmless(name)} → {heading}"
             for number, ((event, record), line) in enumerate(zip(rows, lines, strict=True)):
                 value = TABLE_VALUE + len(line) / CELL_CHARS + 2 * event.at / self._upto
+                if event in alone:
+                    value *= OWN_LOOKUP_VALUE
                 if identity(record) in self._changed:  # what was changed in it is stated elsewhere
                     value *= TOLD_VALUE
                 at = event.at + number / (10 * len(rows))
@@ -692,44 +772,13 @@ class Statements:
         for number, task in enumerate(self._tasks):
             value = 8.0 if task.state in (OPEN, ACTIVE) else 1.5
             self.items.append(Item(STATE, -1 + number / 1_000, task.text(), value))
-        root = _common_folder([path for path in self._files if path.startswith("/")])
-        if root:
-            self.items.append(Item(CHANGES, -2, f"{ROOTED}{harmless(root)}", 100))
-        all_scratch = all(path.startswith(_SCRATCH) for path in self._files)
-        for file in self._files.values():
-            in_root = file.path.startswith(root)
-            file.path = file.path.removeprefix(root)
-            if root and not in_root and not file.path.startswith(("/", "~", ".")):
-                file.path = f"./{file.path}"  # relative to a folder that is not known
-            notes = _ordered_notes(file.notes)
-            scale = SCRATCH_VALUE if file.path.startswith(_SCRATCH) and not all_scratch else 1
-            self.items.append(Item(CHANGES, file.at, file.text(), FILE_VALUE * scale, file.reference))
-            if notes:
-                value = (5 + 2 * math.log2(1 + file.count)) * scale
-                text = f"{file.text()}; {notes[0]}"
-                self.items.append(Item(CHANGES, file.at, text, value, file.reference, extends=file.text()))
-            short = file.path.rsplit("/", 1)[-1]
-            more = [note for note in notes[1:] if not _ONLY_SIZE.fullmatch(note) and not _is_part(note, notes[0])]
-            for rank, note in enumerate(more[: MAX_NOTES - 1], 1):
-                text = f"also in {harmless(short)}: {note}"
-                self.items.append(Item(CHANGES, file.at + rank / 1_000, text, 2.5 / (1 + 0.2 * rank)))
-        changed_at = {path: file.at for path, file in self._files.items()}
-        self._failures = [
-            (key, item)
-            for key, item in self._failures
-            if key not in self._tool_failures or changed_at.get(key.partition(" ")[2], -1) < item.at
-        ]  # an edit that failed and then succeeded is of no interest
-        newest = {key if key in self._tool_failures else item.text: (key, item) for key, item in self._failures}
-        for age, (key, item) in enumerate(sorted(newest.values(), key=lambda pair: -pair[1].at)):
-            resolved = age < MAX_FAILURES and self._passed_later(key, item.at)
-            times = self._tool_failures[key]
-            state = "Failed (a later run passed)" if resolved else f"Failed {times} times" if times > 1 else "Failed"
-            value = (3.5 if age < 6 else 2.0) * (0.5 if resolved else 1)
-            self.items.append(msgspec.structs.replace(item, text=f"{state}: {item.text}", value=value))
-            if times > 1:
-                for reason in self._other_reasons(key, item) if age < MAX_FAILURES else ():
-                    text = f"{item.text.partition('`: ')[0]}` also failed: {reason.text.partition('`: ')[2]}"
-                    self.items.append(msgspec.structs.replace(reason, text=text, value=value * OTHER_REASON))
+        last_edit = max((file.at for file in self._files.values()), default=-1)
+        for at, command, output in self._repository.values():
+            if state := repository_state(output, is_current=at > last_edit):
+                text = f"{as_code(command, MAX_COMMAND)} showed: {quoted(one_line(state, MAX_STATUS), MAX_STATUS)}"
+                self._add(STATE, at, text, REPOSITORY_VALUE, partial=True)
+        self._note_files()
+        self._note_failures()
         for key, item in self._passes.items():
             if not self._runs[key][1]:
                 self.items.append(item)
@@ -747,6 +796,54 @@ class Statements:
                 text = "; ".join(as_code(name, 90) for name in listed[-6:])
             self.items.append(Item(LOOKED, self._upto, text, 2.0))
 
+    def _note_files(self) -> None:
+        """Add what became of each file, and which of them were not run or committed since."""
+        root = _common_folder([path for path in self._files if path.startswith("/")])
+        if root:
+            self.items.append(Item(CHANGES, -2, f"{ROOTED}{harmless(root)}", 100))
+        all_scratch = all(path.startswith(_SCRATCH) for path in self._files)
+        for file in self._files.values():
+            in_root = file.path.startswith(root)
+            file.path = file.path.removeprefix(root)
+            if root and not in_root and not file.path.startswith(("/", "~", ".")):
+                file.path = f"./{file.path}"  # relative to a folder that is not known
+            notes = _ordered_notes(file.notes)
+            scale = SCRATCH_VALUE if file.path.startswith(_SCRATCH) and not all_scratch else 1
+            self.items.append(Item(CHANGES, file.at, file.text(), FILE_VALUE * scale, file.reference))
+            if notes:
+                value = (5 + 2 * math.log2(1 + file.count)) * scale
+                text = f"{file.text()}; {notes[0]}"
+                self.items.append(Item(CHANGES, file.at, text, value, file.reference, extends=file.text()))
+            short = file.path.rsplit("/", 1)[-1]
+            more = [note for note in notes[1:] if tells_much(note) and not _is_part(note, notes[0])]
+            for rank, note in enumerate(more[: MAX_NOTES - 1], 1):
+                text = f"also in {harmless(short)}: {note}"
+                self.items.append(Item(CHANGES, file.at + rank / 1_000, text, 2.5 / (1 + 0.2 * rank)))
+        edited = [(file.at, file.path) for file in self._files.values() if file.how != "deleted"]
+        for number, line in enumerate(self._work.lines(edited)):
+            self.items.append(Item(STATE, self._upto + number / 10, line, UNDONE_VALUE))
+
+    def _note_failures(self) -> None:
+        """Add what failed and whether it still does."""
+        changed_at = {path: file.at for path, file in self._files.items()}
+        newest = {key if key in self._tool_failures else item.text: (key, item) for key, item in self._failures}
+        for age, (key, item) in enumerate(sorted(newest.values(), key=lambda pair: -pair[1].at)):
+            times = self._tool_failures[key]
+            succeeded = times > 0 and changed_at.get(key.partition(" ")[2], -1) > item.at
+            if succeeded and times < REPEATED_FAILURE:
+                continue  # an edit that failed and then succeeded is of no interest
+            passed = age < MAX_FAILURES and self._passed_later(key, item.at)
+            state = f"Failed {times} times" if times > 1 else "Failed"
+            state += " (a later run passed)" if passed else " (a later call succeeded)" if succeeded else ""
+            value = NEW_FAILURE_VALUE if age < NEW_FAILURES else OLD_FAILURE_VALUE
+            value *= 0.5 if passed or succeeded or _AD_HOC.search(key) else 1
+            self.items.append(msgspec.structs.replace(item, text=f"{state}: {item.text}", value=value))
+            if times > 1:
+                for reason in self._other_reasons(key, item) if age < MAX_FAILURES else ():
+                    what = f"{key.partition(' ')[0]} {key.rpartition('/')[2] if '/' in key else key.partition(' ')[2]}"
+                    text = f"{as_code(what, MAX_COMMAND)} also failed: {reason.text.partition('`: ')[2]}"
+                    self.items.append(msgspec.structs.replace(reason, text=text, value=value * OTHER_REASON))
+
     def _other_reasons(self, key: str, newest: Item) -> list[Item]:
         """Return earlier failures of the same call that give another reason, the newest of each."""
         found = {_reason(newest.text): newest}
@@ -756,14 +853,16 @@ class Statements:
         return list(found.values())[1:]
 
     def _discount_repetition(self) -> None:
-        """Lower the value of findings that newer ones repeat: the newest statement of something counts."""
-        said: set[str] = set()
+        """Lower the value of findings that newer ones repeat, or the user's words: a request is quoted or shown."""
+        said, stated = self._asked_words, set[str]()
         findings = [item for item in self.items if item.section == FINDINGS]
         for item in sorted(findings, key=lambda item: (-item.at, item.passage)):
-            words = words_of(item.text)
+            words, facts = words_of(item.text), facts_of(item.text)
             if words:
-                item.value *= 0.3 + 0.7 * len(words - said) / len(words)
+                novelty = 0.3 + 0.7 * len(words - said) / len(words)
+                item.value *= max(novelty, NEW_FACT) if facts - stated else novelty
             said |= words
+            stated |= facts
 
     def _passed_later(self, key: str, at: float) -> bool:
         """Return whether a command, or the last one of a chain, passed after it had failed."""
@@ -779,7 +878,7 @@ class Statements:
             self.items.append(Item(FINDINGS, -1 + number / (2 * total) / 2 - 0.5, line.strip(), 6.0))
         for number, (section, text, reference, label) in enumerate(earlier.items):
             at = -0.9 + 0.8 * number / total
-            if section == STATE and self._tasks.read_line(text):
+            if section == STATE and (self._work.read_line(text) or self._tasks.read_line(text)):
                 continue
             if section == CHANGES and text.startswith(ROOTED):
                 root = text[len(ROOTED) :]
@@ -923,6 +1022,16 @@ def _rejected(events: Sequence[Event]) -> set[int]:
         if (said.role, reply.role, answer.role) == ("assistant", "user", "assistant") and _CONCEDES.match(answer.text):
             found.add(id(said))
     return found
+
+
+def _confirmed(events: Sequence[Event]) -> set[int]:
+    """Return the texts of the assistant that the user's next words confirm."""
+    spoken = [event for event in events if type(event) is Spoken and event.role != THOUGHT]
+    return {
+        id(said)
+        for said, reply in pairwise(spoken)
+        if (said.role, reply.role) == ("assistant", "user") and _CONFIRMS.match(user_message(reply.text))
+    }
 
 
 def _is_rejected(said: Spoken, reply: Spoken) -> bool:

@@ -22,7 +22,7 @@ _SIGNATURE = re.compile(
     r"(?:func|def|class|type|interface|struct|fn|function|enum|trait|impl|module|namespace)\b|@\w|#{1,4} \w"
 )
 _SAYS_LITTLE = re.compile(r"#!|//|#|/?\*|--|package \w+;?$|['\"]use |<[!?]")
-"""Lines of a new file that do not say what it is for: comments, declarations of packages."""
+"""Lines that say less than others about what a file is for or what changed in it: comments, names of packages."""
 
 _TRIVIAL = re.compile(
     r"\W*(?:const|var|let|else|try|finally|return|break|continue|pass|end|begin|default|if err != nil"
@@ -80,6 +80,17 @@ def _note(fields: Mapping[str, Json], path: str, old: str | None, new: str | Non
     return f"{size}: {', '.join(f'`{_cut(line)}`' for line in shown)}" if shown else size
 
 
+_SETS_VALUE = re.compile(r"\w\W{0,3}[=:]\W*(?:[\d\"'`#\[{]|true\b|false\b)", re.IGNORECASE)
+"""A line that sets a name to a literal value."""
+
+
+def tells_much(note: str) -> bool:
+    """Return whether a note on a change quotes a signature, a value, or what the change replaced or removed."""
+    if note.startswith("removed ") or ", replacing `" in note:
+        return True
+    return any(_SIGNATURE.match(line) or _SETS_VALUE.search(line) for line in note.split("`")[1::2])
+
+
 def _replaced(old: str | None, new: str | None) -> str:
     if old is None and new is None:
         return ""
@@ -98,16 +109,21 @@ def _compared(old: list[str], new: list[str]) -> str:
     """Name the most telling lines that are new, else those that are gone."""
     before, after = {line.strip() for line in old}, {line.strip() for line in new}
     added = [line for line in _telling(new) if line not in before]
-    removed = [line for line in _telling(old) if line not in after]
+    removed = sorted((line for line in _telling(old) if line not in after), key=_rank)
     if not added:
         more = f" and {len(removed) - 2} more lines" if len(removed) > 2 else ""
         return "removed " + ", ".join(f"`{_cut(line)}`" for line in removed[:2]) + more if removed else ""
-    signatures = [line for line in added if _SIGNATURE.match(line)]
-    chosen = [*signatures[:2], *(line for line in added if line not in signatures)][:3]
+    signatures = [line for line in added if _SIGNATURE.match(line)][:2]
+    chosen = [*signatures, *sorted((line for line in added if line not in signatures), key=_rank)][:3]
     note = ", ".join(f"`{_cut(line)}`" for line in chosen)
     if len(added) > len(chosen):
         note += f" and {len(added) - len(chosen)} more lines"
     return f"{note}, replacing `{_cut(removed[0])}`" if removed and len(added) <= 2 else note
+
+
+def _rank(line: str) -> int:
+    """Order the lines of a change: signatures first, comments last."""
+    return 0 if _SIGNATURE.match(line) else 2 if _SAYS_LITTLE.match(line) else 1
 
 
 def _telling(lines: list[str]) -> Iterator[str]:

@@ -65,6 +65,22 @@ def only_prints(command: str, *, is_cut: bool) -> bool:
     return (_LOOKING.match(command) is not None and (is_cut or is_filtered)) or (is_filtered and is_cut)
 
 
+_LOOKS = "cd ls cat head tail less more grep egrep rg ag find tree wc which pwd stat du df file printenv echo"
+_FILTERS = "printf date ps jq nl sort uniq tr diff cut awk sed type whoami hostname uname id history sleep true export"
+_RECORDS = "mkdir touch chmod chown mv cp rm ln tee git gh glab"
+_RUNS_NOTHING = frozenset(f"{_LOOKS} {_FILTERS} {_RECORDS}".split())
+"""Commands that look, print, move files or record changes, and run no other program of the project."""
+
+
+def runs_something(command: str) -> bool:
+    """Return whether a command runs a program: a test, a build, a script. Unknown commands count as programs."""
+    command = _without_documents(command[:MAX_COMMAND])
+    if command.count("'") % 2 or command.count('"') % 2:  # a quote that is not closed ends the chain
+        return True
+    chain = _chain(command)
+    return any(one.words and one.words[0] not in _RUNS_NOTHING for one in chain)
+
+
 class _Simple(msgspec.Struct, gc=False):
     """One command of a chain."""
 

@@ -23,7 +23,8 @@ _MAX_TAGS = 20
 """Consecutive tagged texts that are skipped."""
 _FENCES = ("```", "~~~")
 STRICT = re.compile(
-    r"\b(?:don['\u2019]?t|do not|never|always|must|only|make sure|should(?:n['\u2019]?t| not)|instead of)\b",
+    r"\b(?:don['\u2019]?t|do not|never|always|must|only|make sure|should(?:n['\u2019]?t| not)|instead of"
+    r"|without \w+ing)\b",
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")

@@ -1,0 +1,119 @@
+"""What the notes say was not done since the last edits: not run, not committed, not pushed."""
+
+from __future__ import annotations
+
+import pytest
+from tests.engine.ledger.sample_ledgers import did, edited, ran, section, write, written
+from tests.histories.messages import user
+
+from kompakt.engine.ledger.items import STATE
+from kompakt.engine.ledger.work_state import MAX_NAMED_FILES, NO_COMMIT, NO_PUSH, NOT_COMMITTED, NOT_RUN
+from kompakt.model.messages import Message
+
+ASKED = [user("Fix the import.")]
+STATUS = (
+    "On branch fix/import\nYour branch is up to date with 'origin/fix/import'.\n\nChanges not staged for commit:\n"
+    '  (use "git add <file>..." to update what will be committed)\n\tmodified:   a.py\n\n'
+    'no changes added to commit (use "git add" and/or "git commit -a")'
+)
+
+
+def commit(*, failed: bool = False) -> list[Message]:
+    return ran("git commit -qam 'Fix the import'", "error: nothing to commit" if failed else "", failed=failed)
+
+
+class TestWhatWasNotRun:
+    def test_files_edited_after_the_last_run_are_named(self) -> None:
+        stated = written([*ASKED, *edited("a.py"), *ran("make test", "3 passed"), *edited("b.py")], STATE)
+        assert NOT_RUN + "b.py" in stated
+
+    @pytest.mark.parametrize("command", ["make", "cd app && npm run build", "FOO=1 ./check.sh", "cat a | python3 b.py"])
+    def test_a_later_run_of_anything_counts(self, command: str) -> None:
+        stated = written([*ASKED, *edited("a.py"), *ran(command, "ok")], STATE)
+        assert not any(line.startswith(NOT_RUN) for line in stated)
+
+    @pytest.mark.parametrize("command", ["grep -n x a.py", "cd app && git diff | head", "ls; cat a.py", "git add -A"])
+    def test_looking_and_committing_run_nothing(self, command: str) -> None:
+        assert NOT_RUN + "a.py" in written([*ASKED, *edited("a.py"), *ran(command, "x = 2")], STATE)
+
+    def test_an_answer_that_is_still_shown_counts(self) -> None:
+        history = [*ASKED, *edited("a.py"), *ran("make test", "3 passed")]
+        assert not any(line.startswith(NOT_RUN) for line in written(history, STATE, hidden=3))
+
+    def test_many_files_are_cut_to_the_newest(self) -> None:
+        names = [f"f{number}.py" for number in range(MAX_NAMED_FILES + 3)]
+        stated = written([*ASKED, *(part for name in names for part in edited(name))], STATE)
+        assert f"{NOT_RUN}{', '.join(names[3:])} and others" in stated
+
+    def test_without_edits_nothing_is_missing(self) -> None:
+        assert not written([*ASKED, *ran("ls", "a.py")], STATE)
+
+
+class TestWhatWasNotCommitted:
+    def test_no_commit(self) -> None:
+        assert NO_COMMIT in written([*ASKED, *edited("a.py"), *ran("make", "ok")], STATE)
+
+    def test_a_commit_that_failed_is_none(self) -> None:
+        assert NO_COMMIT in written([*ASKED, *edited("a.py"), *commit(failed=True)], STATE)
+
+    def test_agents_without_a_shell_cannot_commit(self) -> None:
+        assert NO_COMMIT not in written([*ASKED, *edited("a.py")], STATE)
+
+    def test_edits_after_a_commit_that_was_not_pushed(self) -> None:
+        stated = written([*ASKED, *edited("a.py"), *commit(), *edited("b.py"), *ran("make", "ok")], STATE)
+        assert NOT_COMMITTED + "b.py" in stated and NO_PUSH in stated and NO_COMMIT not in stated
+
+    def test_after_a_push_nothing_is_missing(self) -> None:
+        history = [*ASKED, *edited("a.py"), *ran("make", "ok"), *commit(), *ran("git push", "main -> main")]
+        assert not {NO_COMMIT, NO_PUSH} & set(written(history, STATE))
+
+    def test_a_tool_that_commits(self) -> None:
+        history = [*ASKED, *edited("a.py"), *ran("make", "ok"), *did({"message": "Fix"}, name="git_commit")]
+        assert not {NO_COMMIT, NO_PUSH} & set(written(history, STATE))
+
+
+class TestLaterPasses:
+    """The originals are gone; what the earlier notes said holds until a later call changes it."""
+
+    EARLIER = write([*ASKED, *ran("ls", "a.py"), *edited("a.py")])
+
+    def test_it_still_holds(self) -> None:
+        stated = section(write(edited("b.py"), earlier=self.EARLIER), STATE)
+        assert NOT_RUN + "a.py, b.py" in stated and NO_COMMIT in stated
+
+    def test_a_run_settles_it(self) -> None:
+        stated = section(write(ran("make", "ok"), earlier=self.EARLIER), STATE)
+        assert not any(line.startswith(NOT_RUN) for line in stated) and NO_COMMIT in stated
+
+    def test_a_commit_settles_it(self) -> None:
+        stated = section(write(commit(), earlier=self.EARLIER), STATE)
+        assert NO_COMMIT not in stated and NO_PUSH in stated
+
+    def test_files_edited_after_an_earlier_commit(self) -> None:
+        earlier = write([*ASKED, *edited("a.py"), *commit(), *edited("b.py")])
+        assert NOT_COMMITTED + "b.py, c.py" in section(write(edited("c.py"), earlier=earlier), STATE) or (
+            NOT_COMMITTED + "b.py" in section(write(edited("c.py"), earlier=earlier), STATE)
+        )
+
+    def test_nothing_is_assumed_about_a_part_that_said_nothing(self) -> None:
+        earlier = write([*ASKED, *ran("git log", "abc Fix the import")])
+        stated = section(write([*edited("b.py"), *ran("make", "ok")], earlier=earlier), STATE)
+        assert not {NO_COMMIT, NO_PUSH} & set(stated)
+
+
+class TestStateOfTheRepository:
+    def test_git_status_without_its_advice(self) -> None:
+        [said] = written([*ASKED, *ran("cd /repo && git status", STATUS)], STATE)
+        assert said.startswith("`cd /repo && git status` showed: ")
+        assert "On branch fix/import / " in said and "modified: a.py" in said and "use " not in said
+
+    def test_the_list_of_files_does_not_hold_after_an_edit(self) -> None:
+        stated = written([*ASKED, *ran("git status", STATUS), *edited("b.py"), *ran("make", "ok")], STATE)
+        [said] = [line for line in stated if "git status" in line]
+        assert "On branch fix/import" in said and "a.py" not in said
+
+    def test_the_newest_answer_counts_and_none_after_a_commit(self) -> None:
+        again = ran("git status", "On branch main")
+        [said] = [line for line in written([*ASKED, *ran("git status", STATUS), *again], STATE) if "status" in line]
+        assert "On branch main" in said and "fix/import" not in said
+        assert not any("status" in line for line in written([*ASKED, *ran("git status", STATUS), *commit()], STATE))
