@@ -85,7 +85,7 @@ def test_a_pivot_summarizes_the_dropped_rounds() -> None:
         await Agent(client, tools=[read_file], store=store, **PLAIN).run("And now?", session="s", budget=100_000)
         shown = "\n".join(message.text for message in client.shown())
         assert "Never touch the tests." in shown and "berth C14" in shown
-        summary = next(message.text for message in client.shown() if message.text.startswith("Notes on the earlier part"))
+        summary = next(message.text for message in client.shown() if message.text.startswith("Notes on the earlier"))
         named = {f"src/{name}" for name in re.findall(r"part_\d+\.py", summary)}
         called = {
             call.input["path"] if isinstance(call.input, dict) else json.loads(call.input)["path"]

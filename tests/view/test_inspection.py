@@ -175,7 +175,7 @@ class TestCompaction:
                     assert len(lines) > 20
                     nothing = {f"- {said}" for said in (NO_COMMIT, NO_PUSH)}
                     assert [line.text for line in lines if not line.seqs and line.text not in nothing] == []
-                    looked = next(at for at, line in enumerate(view.pivot) if line.text.startswith("## What was looked at"))
+                    looked = next(n for n, line in enumerate(view.pivot) if line.text.startswith("## What was looked"))
                     listed = next(line for line in view.pivot[looked:] if line.text.startswith("- tidewatch/"))
                     folder, _, names = listed.text.removeprefix("- ").partition(": ")
                     original = (await inspection.message("long", listed.seqs[0])).text

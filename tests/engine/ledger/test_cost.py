@@ -12,6 +12,7 @@ from tests.histories.messages import assistant, user
 
 from kompakt.engine.admission.kinds.log import IDS
 from kompakt.engine.ledger import statements
+from kompakt.engine.ledger.events import RECENT_EVENTS
 from kompakt.engine.ledger.excerpts import one_line, quoted
 from kompakt.engine.ledger.extract.shell import file_operations, quotes
 from kompakt.engine.ledger.ledger import Ledger
@@ -92,7 +93,7 @@ class TestManyEventsAtOnce:
         return [*first, *(message for pair in seen for message in pair)]
 
     def test_an_old_demand_and_an_old_change_are_there(self) -> None:
-        """The user's prohibitions and the changed files have priority over any number of later statements."""
+        """The user's prohibitions and the changed files have priority over any number of later lookups."""
         text = write(self.history(3_000), 2_000)
         assert "Never touch the schema." in text and "a/billing.py: edited" in text
         assert "part_2999" in text
@@ -104,7 +105,7 @@ class TestManyEventsAtOnce:
         for looks in (3_000, 6_000):
             seen.clear()
             write(self.history(looks), 4_000)
-            assert len(seen) <= statements.RECENT_EVENTS + 2
+            assert len(seen) <= RECENT_EVENTS + 2
 
 
 def test_long_arguments_are_compared_with_a_long_answer_in_linear_time() -> None:

@@ -10,7 +10,7 @@ from tests.engine.ledger.sample_ledgers import did, room_for, section, write, wr
 from tests.histories.messages import assistant, user
 
 import kompakt
-from kompakt.engine.ledger import statements
+from kompakt.engine.ledger import lookups
 from kompakt.engine.ledger.extract.records import decoded_records, whole_table
 from kompakt.engine.ledger.items import FINDINGS, LOOKED, STATE
 from kompakt.model.messages import Message
@@ -83,8 +83,8 @@ class TestTables:
     def test_only_the_newest_answers_are_read_when_they_are_huge(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The work follows a bound on the text, not the length of the history."""
         read: list[int] = []
-        monkeypatch.setattr(statements, "MAX_RECORDS_TEXT", 5_000)
-        monkeypatch.setattr(statements, "decoded_records", lambda text: read.append(len(text)) or decoded_records(text))
+        monkeypatch.setattr(lookups, "MAX_RECORDS_TEXT", 5_000)
+        monkeypatch.setattr(lookups, "decoded_records", lambda text: read.append(len(text)) or decoded_records(text))
         write(orders(*(order(f"W{number}", number) for number in range(100, 300))))
         assert 0 < sum(read) <= 5_000
 

@@ -14,6 +14,9 @@ import msgspec
 from kompakt.engine.ledger.extract.tool_calls import Effect, effect_of, fields_of, only_looks
 from kompakt.model.messages import ToolCall, ToolResult
 
+RECENT_EVENTS = 400
+"""Newest events from which everything is taken; from older ones only what lasts."""
+
 THOUGHT = "thought"
 """The role of the assistant's reasoning."""
 

@@ -112,6 +112,40 @@ class Item(msgspec.Struct, gc=False):
     """Group within the section, written on a line of its own: the date of a conversation, the heading of a table."""
 
 
+class ItemList:
+    """The items of one ledger, to which several collectors add."""
+
+    def __init__(self, reference: Callable[[int], str], upto: int) -> None:
+        self.all: list[Item] = []
+        self.reference = reference
+        """Names the original at a position."""
+        self.upto = max(1, upto)
+        """Number of messages that the ledger is about."""
+
+    def recency(self, at: float) -> float:
+        """Return how new a position is: 0 for the start of the session, 1 for its end."""
+        return at / self.upto
+
+    def item(self, section: str, at: int, text: str, value: float, *, partial: bool = False) -> Item:
+        """Return an item; ``partial`` if its original says more."""
+        return Item(section, at, text, value, self.reference(at) if partial else "")
+
+    def add(
+        self,
+        section: str,
+        at: int,
+        text: str,
+        value: float,
+        *,
+        partial: bool = False,
+        passage: int = 0,
+        passages: int = 1,
+    ) -> None:
+        """Add an item, or one of several passages of a message."""
+        reference = self.reference(at) if partial or passages > 1 else ""
+        self.all.append(Item(section, at, text, value, reference, passage, passages))
+
+
 def section_of(line: str) -> str | None:
     """Return the section that a heading starts; ``None`` for any other line."""
     return _SECTION_OF.get(_SHOWN.sub("", line))

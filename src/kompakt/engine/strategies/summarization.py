@@ -9,7 +9,7 @@ from kompakt.engine.context.archive import ContextGroup
 from kompakt.engine.context.context import Context
 from kompakt.engine.context.projection import Load
 from kompakt.engine.ledger.items import BULLET, CHANGES, FINDINGS, RUNS, STATE, parse
-from kompakt.engine.ledger.statements import ONLY_LOOKUPS
+from kompakt.engine.ledger.lookups import ONLY_LOOKUPS
 from kompakt.engine.pivot.pivot import Material, Summarizer, adopt_pivots, ask_summarizer, count_exactly, facts_beside
 from kompakt.engine.strategies.strategy import MEASURES, PIVOT_MESSAGES, Target, Trigger, aim_of, checked_target
 from kompakt.model.phrases import RUNTIME_LINE

@@ -1,0 +1,225 @@
+"""What became of each file: one line a file, with what changed most, and the newest changes first.
+
+Edits that a later edit took back, and lines that only moved, say nothing about the file as it is now.
+"""
+
+from __future__ import annotations
+
+import math
+import os.path
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+
+import msgspec
+
+from kompakt.engine.ledger.excerpts import harmless
+from kompakt.engine.ledger.extract.changes import FileEdit, tells_much
+from kompakt.engine.ledger.items import CHANGES, Item, ItemList
+
+FILE_VALUE = 12
+"""Value of the line that says that a file was changed, without what changed in it."""
+
+MAX_NOTES = 8
+"""Longest notes on the changes of one file; others are worth less than a line."""
+
+NEW_NOTES = 3
+"""Newest notes on a file, the longest of which is given first."""
+
+MAX_UNDONE = 50
+"""Newest edits of a file that a later one may take back. All of them would take quadratic time."""
+
+SCRATCH_VALUE = 0.08
+"""Value of a file in a folder for temporary files, relative to others; it leaves out all but those edited often."""
+
+_SCRATCH = ("/tmp/", "/var/tmp/", "/private/tmp/")
+
+ROOTED = "Paths are relative to "
+"""Starts the line that names the folder of the files that were changed."""
+
+_MIN_ROOTED = 3
+"""Files from which naming their folder once saves room."""
+
+_EARLIER_FILE = re.compile(
+    r"""(?P<path>[^:`"]{1,400}):[ ](?P<how>created,[ ]then[ ]edited|created|edited|rewritten|deleted)
+        (?:[ ](?P<count>\d+)[ ]times)?(?:;[ ](?P<note>.*))?""",
+    re.VERBOSE,
+)
+
+
+class FileChanges(msgspec.Struct):
+    """What became of one file."""
+
+    path: str
+    how: str
+    count: int = 0
+    """Number of edits."""
+    at: float = -1
+    reference: str = ""
+    notes: dict[str, str] = {}
+    """The note of each edit, with the text that the edit inserted."""
+
+    def text(self) -> str:
+        """Return what happened to the file, without the changes in it."""
+        times = f" {self.count} times" if self.count > 1 and self.how.endswith("edited") else ""
+        return f"{harmless(self.path)}: {self.how}{times}"
+
+
+class ChangedFiles:
+    """The files that calls of a session created, edited or deleted."""
+
+    def __init__(self, items: ItemList) -> None:
+        self._items = items
+        self._files: dict[str, FileChanges] = {}
+        self._in_full: dict[str, str] = {}
+        """The newest absolute path of each file name."""
+        self._folder = ""
+        """The folder in which commands run, once a file was named both ways."""
+        self._earlier_folder = ""
+        """The folder to which the paths of an earlier ledger are relative."""
+
+    def __bool__(self) -> bool:
+        return bool(self._files)
+
+    @property
+    def names(self) -> set[str]:
+        """Names of all files, without their folders."""
+        return {path.rpartition("/")[2] for path in self._files}
+
+    @property
+    def last_edit(self) -> float:
+        """Position of the newest change; -1 if there was none."""
+        return max((file.at for file in self._files.values()), default=-1)
+
+    @property
+    def changed_at(self) -> dict[str, float]:
+        """When each file was last changed."""
+        return {path: file.at for path, file in self._files.items()}
+
+    @property
+    def edited(self) -> list[tuple[float, str]]:
+        """When each file that still exists was last changed, with its path as it is written."""
+        return [(file.at, file.path) for file in self._files.values() if file.how != "deleted"]
+
+    def read_line(self, text: str, reference: str, at: float) -> bool:
+        """Read a line that an earlier pass wrote; return whether it is about a file."""
+        if text.startswith(ROOTED):
+            self._earlier_folder = text[len(ROOTED) :]
+            return True
+        file = _earlier_file(text, reference, at)
+        if file is None:
+            return False
+        file.path = file.path if file.path.startswith(("/", "~", ".")) else self._earlier_folder + file.path
+        self._files[file.path] = file
+        return True
+
+    def _located(self, path: str) -> str:
+        """Return the absolute form of a relative path, if another call named the same file in full."""
+        path = path.removeprefix("./")
+        if path.startswith(("/", "~", "..")):
+            return path
+        _, folder, name = path.rpartition("/")
+        known = self._in_full.get(name, "")
+        if folder and known.endswith(f"/{path}"):
+            self._folder = known.removesuffix(path)
+        return self._folder + path
+
+    def note(self, at: int, how: str, path: str, edit: FileEdit, *, looked: Mapping[str, Mapping[str, None]]) -> None:
+        """Note a change; ``looked`` has the names of the files in each folder that were looked at before."""
+        path = self._located(path)
+        if path.startswith("/"):
+            self._in_full[path.rpartition("/")[2]] = path
+        file = self._files.get(path)
+        words = {"modified": "edited"}.get(how, how)
+        if file is None:
+            folder, _, name = path.rpartition("/")
+            if words == "created" and name in looked.get(folder or ".", {}):
+                words = "rewritten"  # the file existed
+            file = self._files[path] = FileChanges(path, words)
+        elif words == "deleted" or file.how == "deleted":
+            file.how = words
+        elif words == "edited" and file.how == "created":
+            file.how = "created, then edited"
+        file.count += words == "edited"
+        file.at, file.reference = at, self._items.reference(at)
+        is_moved = False
+        if edit.removed:  # an edit that was taken back says nothing about the file
+            removed, added = edit.removed, edit.added
+            newest = list(islice(reversed(file.notes.items()), MAX_UNDONE))
+            is_moved = _is_moved(edit.note, [text for _, text in newest])
+            for note in [note for note, text in newest if _is_taken_back(note, text, removed, added)]:
+                del file.notes[note]
+        if edit.note and not is_moved:
+            file.notes.setdefault(edit.note, edit.added.strip())
+
+    def finish(self) -> None:
+        """Add what became of each file."""
+        root = _common_folder([path for path in self._files if path.startswith("/")])
+        if root:
+            self._items.all.append(Item(CHANGES, -2, f"{ROOTED}{harmless(root)}", 100))
+        all_scratch = all(path.startswith(_SCRATCH) for path in self._files)
+        for file in self._files.values():
+            in_root = file.path.startswith(root)
+            file.path = file.path.removeprefix(root)
+            if root and not in_root and not file.path.startswith(("/", "~", ".")):
+                file.path = f"./{file.path}"  # relative to a folder that is not known
+            notes = _ordered_notes(file.notes)
+            scale = SCRATCH_VALUE if file.path.startswith(_SCRATCH) and not all_scratch else 1
+            self._items.all.append(Item(CHANGES, file.at, file.text(), FILE_VALUE * scale, file.reference))
+            if notes:
+                value = (5 + 2 * math.log2(1 + file.count)) * scale
+                text = f"{file.text()}; {notes[0]}"
+                self._items.all.append(Item(CHANGES, file.at, text, value, file.reference, extends=file.text()))
+            short = file.path.rsplit("/", 1)[-1]
+            more = [note for note in notes[1:] if tells_much(note) and not _is_part(note, notes[0])]
+            for rank, note in enumerate(more[: MAX_NOTES - 1], 1):
+                text = f"also in {harmless(short)}: {note}"
+                self._items.all.append(Item(CHANGES, file.at + rank / 1_000, text, 2.5 / (1 + 0.2 * rank)))
+
+
+def _earlier_file(text: str, reference: str, at: float) -> FileChanges | None:
+    found = _EARLIER_FILE.fullmatch(text)
+    if found is None:
+        return None
+    notes = {found["note"]: ""} if found["note"] else {}
+    return FileChanges(
+        found["path"], found["how"], int(found["count"] or found["how"].endswith("edited")), at, reference, notes
+    )
+
+
+def _common_folder(paths: Sequence[str]) -> str:
+    """Return the folder that all of several files are in, with a slash at its end; empty for few files or none."""
+    if len(paths) < _MIN_ROOTED:
+        return ""
+    folder = os.path.commonpath([path.rpartition("/")[0] or "/" for path in paths])
+    return f"{folder}/" if folder.count("/") > 1 else ""
+
+
+def _is_part(note: str, other: str) -> bool:
+    """Return whether a note on a change quotes only lines that another one quotes."""
+    return all(line in other for line in note.split("`")[1::2])
+
+
+def _is_taken_back(note: str, text: str, removed: str, added: str) -> bool:
+    """Return whether a later edit removes the text of an earlier one, or a line that the note on it quotes."""
+    if text and text in removed and text not in added:
+        return True
+    if note.startswith("removed "):
+        return False
+    return any(line in removed and line not in added for line in note.partition(", replacing ")[0].split("`")[1::2])
+
+
+def _is_moved(note: str, texts: Iterable[str]) -> bool:
+    """Return whether an earlier edit added the lines that a note calls removed.
+
+    The calls do not show whether the lines were deleted or only moved to another place in the file.
+    """
+    lines = note.split("`")[1::2] if note.startswith("removed ") else []
+    return bool(lines) and all(any(line in text for text in texts) for line in lines)
+
+
+def _ordered_notes(notes: Mapping[str, str]) -> list[str]:
+    """Order the notes on one file: the longest of the newest first, because it says how the file is now."""
+    newest = list(notes)[: -NEW_NOTES - 1 : -1]
+    first = max(newest, key=lambda note: (not note.startswith("removed "), len(note)), default="")
+    return [first, *sorted((note for note in notes if note != first), key=len, reverse=True)] if first else []

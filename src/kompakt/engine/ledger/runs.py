@@ -1,0 +1,251 @@
+"""Commands and failures: what passed, what failed with which values, and whether it still fails."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from kompakt.engine.ledger.events import ToolUse
+from kompakt.engine.ledger.excerpts import as_code, one_line, quoted
+from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, speaks_of_tests, test_totals
+from kompakt.engine.ledger.extract.shell import only_prints, quotes
+from kompakt.engine.ledger.items import RUNS, STATE, Item, ItemList
+from kompakt.engine.ledger.work_state import REPOSITORY, repository_state
+
+MAX_COMMAND = 180
+"""Characters kept of a command."""
+
+MAX_FAILURE = 220
+"""Characters kept of a line that reports a failure."""
+
+FAILURE_LINES = 4
+
+MAX_STATUS = 300
+"""Characters kept of the state of a repository."""
+
+MAX_FAILURES = 50
+"""Newest failures that are compared with later runs."""
+
+NEW_FAILURES, NEW_FAILURE_VALUE, OLD_FAILURE_VALUE = 6, 5.0, 2.5
+"""Newest failures, their value, and that of older ones; half of it if a later run passed."""
+
+REPEATED_FAILURE = 3
+"""Failures of one call from which they are worth a line even if it then succeeded: the next call may fail alike."""
+
+MAX_REASONS = 3
+"""Other reasons for which a call failed that are given beside the newest one."""
+
+OTHER_REASON = 0.7
+"""Value of such a reason, relative to the newest one."""
+
+REPOSITORY_VALUE = 6
+"""Value of the newest state of the repository that a command showed."""
+
+_SHARED_STATE = re.compile(
+    r"\bgit (?:-C \S+ )?(?:commit|push|merge|rebase|cherry-pick|checkout|switch|reset|revert|stash|tag|pull|am|clone"
+    r"|branch -[dDmM]|worktree (?:add|remove))\b"
+    r"|\bgh (?:pr|issue|release) (?:create|merge|close|comment|edit|review|checkout)\b"
+    r"|\b(?:npm|cargo|twine|poetry|uv) (?:publish|upload)\b"
+    r"|\b(?:kubectl|helm|terraform|docker|systemctl|aws|gcloud|az) "
+    r"(?:apply|create|delete|install|upgrade|push|run|restart|start|stop|rm|deploy|s3 (?:cp|rm|sync))\b"
+    r"|\bcurl\b[^|;]*-X ?(?:POST|PUT|PATCH|DELETE)"
+)
+
+_NOISE_IN_KEY = re.compile(r"^(?:cd [^ &;]+ ?(?:&&|;) ?)+| ?2>&1| ?\| ?(?:tail|head|grep|cat|tee)\b.*$")
+
+_NOISE = re.compile(r"\s*(?:Shell cwd was reset\b|\$ |\[\w+\] \$ |\W?The command completed with exit code 0\b)")
+"""Lines of an output that say nothing about the outcome: notes of the agent, echoes of commands."""
+
+_BARE_FAILURE = re.compile(
+    r"\W*(?:error: )?(?:the command (?:completed|finished|failed|exited) with )?"
+    r"(?:exit(?:ed with)?(?: code| status)?:? \d+|FAIL|failed|error)\W*",
+    re.IGNORECASE,
+)
+
+_LOCATED = re.compile(r"\s*\S+?:\d+(?::\d+)?: \S")
+
+_AD_HOC = re.compile(r"\b(?:python3?|node|ruby|perl|php|awk) -\w*[ce]\b|<<")
+"""A script in the command itself. Its failure says little about the work, and it is seldom run again."""
+
+_NOT_RUN = re.compile(r"\s*(?:Sibling tool call errored|Cancelled: parallel tool call|Command aborted\s*$)")
+"""Answers of calls that were not made, because another call of the same answer failed, or that were broken off."""
+
+_PREPARES = re.compile(
+    r"\s*(?:cd [^&;|]+(?:&&|;)\s*)?(?:mkdir|touch|chmod|sleep|true|export|source|cd|git add)\b[^&;|]*$"
+)
+"""Commands that only prepare something."""
+
+_NO_OUTPUT = re.compile(r"\W*no (?:output|content|matches|results)(?: found)?\W*", re.IGNORECASE)
+
+_ERROR_TAG = re.compile(r"</?(?:tool_use_)?error>")
+
+_VALUE = re.compile(r"[/\d]")
+
+
+class Runs:
+    """The commands of a session, and the calls of other tools that failed."""
+
+    def __init__(self, items: ItemList) -> None:
+        self._items = items
+        self._runs: dict[str, tuple[int, bool]] = {}
+        """When a command last ran, and whether it failed."""
+        self._failures: list[tuple[str, Item]] = []
+        self._tool_failures: Counter[str] = Counter()
+        """How often each call of a tool failed that is not a command."""
+        self._passes: dict[str, Item] = {}
+        self._repository: dict[str, tuple[int, str, str]] = {}
+        """When a command last showed the state of the repository, the command, and what it printed."""
+
+    def note_shown(self, event: ToolUse, command: str) -> None:
+        """Note the outcome of a command that is still shown, because earlier runs of it are judged by it."""
+        assert event.result is not None
+        self._runs[_key(command)] = (event.at, has_failed(event.result, event.effect))
+
+    def note_failed_call(self, event: ToolUse, about: str) -> None:
+        """Note a call of a tool that is not a command."""
+        key = f"{event.call.name} {about}"[:200]
+        self._tool_failures[key] += 1
+        self._note_failure(event, f"{event.call.name} {about}", key)
+
+    def note_failed_command(self, event: ToolUse, command: str) -> bool:
+        """Note a command; return whether it failed."""
+        assert event.result is not None
+        key, failed = _key(command), has_failed(event.result, event.effect)
+        self._runs[key] = (event.at, failed)
+        if failed:
+            self._note_failure(event, command, key)
+        return failed
+
+    def note_passed_command(self, event: ToolUse, command: str, *, lasting: bool) -> bool:
+        """Add what a command did that passed, of old ones only what changed shared state.
+
+        Returns whether it did anything but show files.
+        """
+        assert event.result is not None
+        output, key = event.result.output, _key(command)
+        recency = self._items.recency(event.at)
+        if _SHARED_STATE.search(command):
+            self._repository.clear()  # what was shown before no longer holds
+            lines = [line for line in output.split("\n")[-8:] if line.strip() and not _NO_OUTPUT.fullmatch(line)]
+            answer = f" → {quoted(one_line(lines[-1], 140), 140)}" if lines else ""
+            self._items.add(STATE, event.at, as_code(command, MAX_COMMAND) + answer, 6 + 2 * recency, partial=True)
+        elif lasting:
+            return True
+        elif asked := REPOSITORY.match(command):
+            self._repository[asked[1]] = (event.at, command, output)
+        elif speaks_of_tests(output) and (totals := test_totals(output)):
+            text = f"Passed: {as_code(command, MAX_COMMAND)} → {quoted(one_line(totals[-1], 140), 140)}"
+            self._passes[key] = self._items.item(RUNS, event.at, text, 1.5 + 2 * recency, partial=True)
+        elif quotes(command):
+            return False
+        elif answer := _answer(event, command, output):
+            text = f"Ran {as_code(command, MAX_COMMAND)} → {answer}"
+            self._passes[key] = self._items.item(RUNS, event.at, text, 1.0 + 2 * recency, partial=True)
+        return True
+
+    def _note_failure(self, event: ToolUse, what: str, key: str) -> None:
+        assert event.result is not None
+        output = _untagged_error(event.result.output)
+        if _NOT_RUN.match(output):  # another call of the same answer failed
+            return
+        lines = [line for line in failure_lines(output) if not _BARE_FAILURE.fullmatch(line)]
+        located = [line.strip() for line in output.split("\n")[:400] if _LOCATED.match(line)][:FAILURE_LINES]
+        lines = list(dict.fromkeys([*located, *lines]))
+        if not lines:
+            said = [line.strip() for line in output[-2_000:].split("\n") if line.strip()]
+            reasons = [line for line in said if not _BARE_FAILURE.fullmatch(line)]
+            if event.effect.command is None and len(output) <= 2_000:  # tools state the reason first, then their input
+                is_quoting = bool(reasons) and reasons[0].count("`") % 2 == 1
+                lines = [" ".join(reasons)] if is_quoting else reasons[:1] or said[:1]
+            else:
+                lines = reasons[-2:] or said[-1:]
+        chosen = lines if len(lines) <= FAILURE_LINES else [*lines[:2], *lines[2 - FAILURE_LINES :]]
+        chosen = [line if line.count("`") % 2 == 0 else line.rpartition("`")[0].rstrip() or line for line in chosen]
+        said = " ".join(quoted(one_line(line, MAX_FAILURE), MAX_FAILURE) for line in chosen) or "no output"
+        item = self._items.item(RUNS, event.at, f"{as_code(what, MAX_COMMAND)}: {said}", 3.5, partial=True)
+        self._failures.append((key, item))
+
+    def finish(self, changed_at: Mapping[str, float], last_edit: float) -> None:
+        """Add the state of the repository, what failed, whether it still does, and what passed."""
+        for at, command, output in self._repository.values():
+            if state := repository_state(output, is_current=at > last_edit):
+                text = f"{as_code(command, MAX_COMMAND)} showed: {quoted(one_line(state, MAX_STATUS), MAX_STATUS)}"
+                self._items.add(STATE, at, text, REPOSITORY_VALUE, partial=True)
+        self._add_failures(changed_at)
+        for key, item in self._passes.items():
+            if not self._runs[key][1]:
+                self._items.all.append(item)
+
+    def _add_failures(self, changed_at: Mapping[str, float]) -> None:
+        """Add what failed and whether it still does."""
+        newest = {key if key in self._tool_failures else item.text: (key, item) for key, item in self._failures}
+        for age, (key, item) in enumerate(sorted(newest.values(), key=lambda pair: -pair[1].at)):
+            times = self._tool_failures[key]
+            succeeded = times > 0 and changed_at.get(key.partition(" ")[2], -1) > item.at
+            if succeeded and times < REPEATED_FAILURE:
+                continue  # an edit that failed and then succeeded is of no interest
+            passed = age < MAX_FAILURES and self._passed_later(key, item.at)
+            state = f"Failed {times} times" if times > 1 else "Failed"
+            state += " (a later run passed)" if passed else " (a later call succeeded)" if succeeded else ""
+            value = NEW_FAILURE_VALUE if age < NEW_FAILURES else OLD_FAILURE_VALUE
+            value *= 0.5 if passed or succeeded or _AD_HOC.search(key) else 1
+            self._items.all.append(msgspec.structs.replace(item, text=f"{state}: {item.text}", value=value))
+            if times > 1:
+                for reason in self._other_reasons(key, item) if age < MAX_FAILURES else ():
+                    what = f"{key.partition(' ')[0]} {key.rpartition('/')[2] if '/' in key else key.partition(' ')[2]}"
+                    text = f"{as_code(what, MAX_COMMAND)} also failed: {reason.text.partition('`: ')[2]}"
+                    self._items.all.append(msgspec.structs.replace(reason, text=text, value=value * OTHER_REASON))
+
+    def _other_reasons(self, key: str, newest: Item) -> list[Item]:
+        """Return earlier failures of the same call that give another reason, the newest of each."""
+        found = {_reason(newest.text): newest}
+        for other, item in reversed(self._failures):
+            if other == key and len(found) <= MAX_REASONS:
+                found.setdefault(_reason(item.text), item)
+        return list(found.values())[1:]
+
+    def _passed_later(self, key: str, at: float) -> bool:
+        """Return whether a command, or the last one of a chain, passed after it had failed."""
+        last = _chained(key)[-1]
+        runs = self._runs.items()
+        return any(ran > at and not failed and last in _chained(one) for one, (ran, failed) in runs)
+
+
+def changes_shared_state(command: str) -> bool:
+    """Return whether a command changes what others see: a repository, a registry, a cluster."""
+    return _SHARED_STATE.search(command) is not None
+
+
+def _answer(event: ToolUse, command: str, output: str) -> str:
+    """Quote the end of an output; empty if it says nothing, or if what the command did is stated elsewhere."""
+    lines = [line.strip() for line in output[-600:].split("\n") if line.strip() and not _NOISE.match(line)]
+    cut = "… " if len(lines) > 2 or len(output) > 600 else ""
+    is_silent = not lines or _NO_OUTPUT.fullmatch(lines[-1]) is not None
+    if is_silent and (_PREPARES.match(command) or any(how != "read" for how, _ in event.effect.files)):
+        return ""
+    if only_prints(command, is_cut=bool(cut) or is_silent):
+        return ""
+    return "no output" if is_silent else quoted(cut + one_line(" / ".join(lines[-2:]), 180), 182)
+
+
+def _reason(failure: str) -> str:
+    """Return the words of a failure by which it differs from others of the same call: without values and quotations."""
+    said = " ".join(failure.partition("`: ")[2].split("`")[::2]).lower()
+    plain = [word.strip("\"'.,:;()[]") for word in said.split() if word.isascii() and not _VALUE.search(word)]
+    return " ".join(plain[:8])
+
+
+def _untagged_error(output: str) -> str:
+    return _ERROR_TAG.sub("", output) if "error>" in output else output
+
+
+def _chained(key: str) -> list[str]:
+    return [part.strip() for part in re.split(r"&&|;", key)]
+
+
+def _key(command: str) -> str:
+    """Name a command so that later runs of it are known: without the directory before it and the filter after it."""
+    return _NOISE_IN_KEY.sub("", one_line(command, 200)).strip()[:80]

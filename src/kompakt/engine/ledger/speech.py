@@ -1,0 +1,343 @@
+"""What was said: the user's messages, and what the assistant found, decided and reported.
+
+The user's demands come first, however old they are. Of what the assistant said, the newest texts and the reports at the
+end of a turn count most, then what the user confirmed; what the user rejected is marked and counts little.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import islice, pairwise
+
+from kompakt.engine.ledger.events import THOUGHT, Event, Spoken, ToolUse
+from kompakt.engine.ledger.excerpts import (
+    PASSAGE,
+    facts_of,
+    harmless,
+    lacks_subject,
+    last_question,
+    outline,
+    passages,
+    quoted,
+    substance,
+    words_of,
+)
+from kompakt.engine.ledger.extract.user_words import STRICT, is_notice, user_message
+from kompakt.engine.ledger.items import FINDINGS, OUTLINE, USER, ItemList
+
+MAX_REPLY = 60
+"""Characters of a message that is quoted with the question it answers."""
+
+MAX_QUESTION = 200
+"""Characters kept of that question."""
+
+LITTLE_VALUE = 0.9
+"""Value of an older message of the user that does not say what it is about: not worth a line."""
+
+SPENT_VALUE = 2.0
+"""Value of a short message after which nothing was changed, such as a question that was answered at once."""
+
+MAX_SPENT_QUESTION = 120
+"""Characters of a question of the user that was answered at once; the answer is among the findings."""
+
+NEW_REQUESTS = 12
+"""Newest messages of the user that count more than older ones. Demands count alike, however old."""
+
+ABOUT_WORDS = 2
+"""Words by which a question says what it is about; with fewer it only asks whether to go on."""
+
+MAX_REQUEST_WORDS = 4_000
+"""Characters of a request whose words count as known."""
+
+MIN_ID = 4
+"""Digits of a number that is unlikely to be in a text by chance."""
+
+MIN_SUMMARY = 1_000
+"""Characters from which a notice in a user message is taken for a summary."""
+
+FOREIGN_VALUE = 0.7
+"""Value of what another agent's summary says, relative to the assistant's own words."""
+
+FINAL_VALUE = 1.3
+"""Value of a text with which the assistant ended a turn, relative to what it said between calls: it is its report."""
+
+ANSWERED_VALUE = 2.0
+"""Value of the text that the newest message of the user replies to: "yes, do that" says nothing without it."""
+
+CONFIRMED_VALUE = 1.6
+"""Value of what the assistant said if the user's next words confirm it, relative to other findings."""
+
+REJECTED_VALUE = 0.4
+"""Value of what the assistant said if the user's next words reject it, relative to other findings."""
+
+NEW_SPEECHES = 5
+"""Newest texts of the assistant that count more than older ones."""
+
+MIN_REMARK, MIN_SETTLED = 300, 1.7
+"""An old text between calls is kept if it has as many characters, or ``substance`` of at least this value."""
+
+SHORT_STATEMENT, SHORT_VALUE, SHORT_VALUE_WITH_FACTS = 90, 0.4, 0.8
+"""Characters of a short older text, and its value relative to others: without and with a number or an id in it."""
+
+UNNAMED_VALUE = 0.3
+"""Value of a text that begins with "it" or "this" and names nothing, relative to others."""
+
+TITLE_VALUE = 1.0
+"""Value of each title in the outline of a long text."""
+
+NEW_FACT = 0.8
+"""Least share of its value that a statement keeps if it names a number or an id that no newer one names."""
+
+_REJECTS = re.compile(
+    r"(?:no\b(?! (?:need|problem|worries|rush|idea))|nope\b|wrong\b|incorrect\b|you(?:'re| are) wrong\b"
+    r"|(?:that|this|it)(?:'s| is) (?:wrong|incorrect|false|not (?:right|true|correct|it|what|how))\b)",
+    re.IGNORECASE,
+)
+"""Beginning of a message in which the user rejects what the assistant just said."""
+
+_CONFIRMS = re.compile(
+    r"\W*(?:\w+\W+){0,3}?(?:that(?:'s|s| is| was) (?:it|right|correct|true|exactly)\b"
+    r"|(?:it|this|that) (?:worked|fixed it)\b|(?:it|this|that|now) works\b"
+    r"|you(?:'re| are) (?:\w+ )?right\b|(?:exactly|correct|confirmed)\b)",
+    re.IGNORECASE,
+)
+"""Beginning of a message in which the user confirms what the assistant just said, such as the cause of a failure."""
+
+_CONCEDES = re.compile(
+    r"(?:you(?:'re| are) (?:\w+ )?right\W{1,3}(?:\w+ ){0,3})?"
+    r"(?:i was wrong|my mistake|i apologi[sz]e|i made a mistake|i misread|i misunderstood)\b",
+    re.IGNORECASE,
+)
+"""Beginning of an answer in which the assistant takes back what it said before the user's message."""
+
+_SAYS_NOTHING = re.compile(
+    r"(?:\W*(?:y|yes|yep|yeah|ok|okay|k|sure|thanks|thank you|please|great|good|nice|cool|perfect|continue|proceed"
+    r"|go|go on|go ahead|next|hi|hello|hey)\b)*\W*",
+    re.IGNORECASE,
+)
+"""A message that only agrees or greets."""
+
+_ASKS_NOTHING = words_of(
+    "about again anything before changes confirm continue correct could does else feel free good have help here know"
+    " let like look looks make match more need next okay other please prefer proceed provide questions ready right"
+    " sense shall should start that there these this understanding want what which will with would your"
+)
+"""Words of a question that do not say what it is about."""
+
+_NAMES_CODE = re.compile(r"[`/_]|\w\.\w|\w\(\)|[a-z][A-Z]|\"")
+
+_SHORT_WORD = re.compile(r"\w{3,}")
+
+_POINTS = _ASKS_NOTHING | set(
+    _SHORT_WORD.findall(
+        "again all also and are both but can did done fine for had has idea just not now really same seems still the"
+        " them then thing things those was were works yes you"
+    )
+)
+"""Words of a message that only point at something."""
+
+_RESTATES = re.compile(
+    r"The user (?:is (?:asking|saying|telling|right)|asks|asked|says|said|wants|wanted|would like)\b"
+    r"|The (?:task|request|goal|issue described) (?:involves|requires|asks|is (?:to|about|related to))\b"
+)
+"""Beginning of a text that repeats the user's message, which is quoted anyway."""
+
+_CONTINUED = re.compile(
+    r"\s*This session is being continued from a previous conversation[^.]{0,200}\."
+    r"(?:\s*The (?:summary|conversation) [^.]{0,200}\.)?\s*(?:Analysis|Summary)?:?"
+)
+"""First sentences of a summary that Claude Code wrote. They say nothing about the session."""
+
+
+class Speech:
+    """Adds what was said in a session, text by text."""
+
+    def __init__(
+        self,
+        items: ItemList,
+        events: Sequence[Event],
+        is_hidden: Callable[[Event], bool],
+        changes: Callable[[ToolUse], bool],
+    ) -> None:
+        self._items = items
+        self._events = events
+        self._changes = changes
+        """Whether a call changed something."""
+        speeches = [event for event in events if type(event) is Spoken and event.role == "assistant"]
+        self._ages = {id(event): age for age, event in enumerate(reversed(speeches[-NEW_SPEECHES:]), 1)}
+        asked = [event for event in events if type(event) is Spoken and event.role == "user"]
+        self._newest_user = asked[-NEW_REQUESTS].at if len(asked) >= NEW_REQUESTS else -1
+        """Position from which on messages of the user count more than older ones."""
+        self._last_user = asked[-1].at if asked else -1
+        requests = [event.text[:MAX_REQUEST_WORDS] for event in (asked[0], asked[-1])] if asked else []
+        self.asked_words = set[str]().union(*map(words_of, requests))
+        """Words of the first request and of the newest one, which are always shown."""
+        facts = set[str]().union(*map(facts_of, requests))
+        self.asked_facts = {fact for fact in facts if not fact.isdigit() or len(fact) >= MIN_ID}
+        """Ids in them, such as "db-3", and long numbers."""
+        self._rejected, self._confirmed = _rejected(events), _confirmed(events)
+        self._final = _final_texts(events)
+        self._answered = _answered_text(events, is_hidden)
+
+    def read(self, number: int, event: Spoken) -> None:
+        """Add a hidden text, given its number among the events."""
+        if event.role == "user":
+            question = _question(self._events[number - 1]) if number else ""
+            self._read_user(event, question, is_spent=self._is_spent(number))
+            return
+        is_answered = event is self._answered
+        age = 1 if is_answered else self._ages.get(id(event), NEW_SPEECHES + 1)
+        scale = ANSWERED_VALUE if is_answered else FINAL_VALUE if id(event) in self._final else 1.0
+        scale = max(scale, CONFIRMED_VALUE) if id(event) in self._confirmed else scale
+        is_remark = bool(self._final) and scale == 1.0 and age > NEW_SPEECHES and event.role != THOUGHT
+        if not is_remark or not _is_spent_remark(event.text):
+            self._read_assistant(event, age, scale=scale, is_rejected=id(event) in self._rejected)
+
+    def _read_user(self, event: Spoken, question: str, *, is_spent: bool = False) -> None:
+        if is_notice(event.text):
+            if len(event.text) > MIN_SUMMARY:  # a summary that another agent wrote: findings, but not the user's words
+                opening = _CONTINUED.match(event.text)
+                said = event.text[opening.end() :] if opening else event.text
+                self._read_assistant(Spoken(event.at, "assistant", said), NEW_SPEECHES + 1, scale=FOREIGN_VALUE)
+            return
+        text = user_message(event.text)
+        is_new = event.at >= self._newest_user
+        if question and 0 < len(text) <= MAX_REPLY and not text.endswith("?"):  # "yes" says nothing by itself
+            if len(words_of(question) - _ASKS_NOTHING) >= ABOUT_WORDS:
+                text = f"{text} (reply to {quoted(question, MAX_QUESTION)})"
+                self._items.add(USER, event.at, text, 14.0 if is_new else 8.0)
+                return
+        if len(text) <= MAX_REPLY and _SAYS_NOTHING.fullmatch(text):
+            return
+        parts = passages(text, 400, keep_all=True)
+        last = len(parts) - 1
+        for number, part in enumerate(parts):
+            if STRICT.search(part):
+                value = 16.0
+            elif number == 0:
+                value = 14.0 if is_new else 8.0
+                if last == 0 and event.at < self._last_user:
+                    value = LITTLE_VALUE if _says_little(part) else SPENT_VALUE if is_spent else value
+            else:
+                value = 6.0 if number == last else 3.0
+            self._items.add(USER, event.at, part, value, passage=number, passages=last + 1)
+
+    def _read_assistant(self, event: Spoken, age: int, *, scale: float = 1.0, is_rejected: bool = False) -> None:
+        text = event.text
+        if _RESTATES.match(text):
+            text = text.partition(". ")[2] or text.partition("\n")[2]
+        parts = passages(text)
+        is_report = len(text) > 300
+        recency = 1.9 if age <= 2 else 1.5 if age <= NEW_SPEECHES else 1.0
+        scale *= 0.5 if event.role == THOUGHT else REJECTED_VALUE if is_rejected else 1.0
+        remark = " (the user disagreed)" if is_rejected else ""
+        if len(parts) > 1 and scale != FOREIGN_VALUE and (titles := outline(text)):
+            value = TITLE_VALUE * len(titles) * recency * scale
+            listed = f"The text lists: {harmless('; '.join(titles))}."
+            self._items.add(FINDINGS, event.at, listed, value, passage=OUTLINE, passages=len(parts))
+        for number, part in enumerate(parts):
+            value = (2.2 * substance(part) + (1.2 if is_report else 0)) * recency * (1.25 if number == 0 else 1.0)
+            if not is_report and len(part) < SHORT_STATEMENT and age > 2 and event.role != THOUGHT:
+                value *= SHORT_VALUE_WITH_FACTS if facts_of(part) else SHORT_VALUE
+            if number == 0 and lacks_subject(part):
+                value *= UNNAMED_VALUE
+            if event.role == THOUGHT and part.endswith("?") and len(part) < PASSAGE:
+                continue  # the answer follows
+            said = harmless(part).removeprefix("- ") + remark
+            self._items.add(FINDINGS, event.at, said, value * scale, passage=number, passages=len(parts))
+
+    def discount_repetition(self) -> None:
+        """Lower the value of findings that newer ones repeat, or the user's words: a request is quoted or shown."""
+        said, stated = set(self.asked_words), set[str]()
+        findings = [item for item in self._items.all if item.section == FINDINGS]
+        for item in sorted(findings, key=lambda item: (-item.at, item.passage)):
+            words, facts = words_of(item.text), facts_of(item.text)
+            if words:
+                novelty = 0.3 + 0.7 * len(words - said) / len(words)
+                item.value *= max(novelty, NEW_FACT) if facts - stated else novelty
+            said |= words
+            stated |= facts
+
+    def _is_spent(self, number: int) -> bool:
+        """Return whether a short message of the user led to no change: it was answered or tried out."""
+        event = self._events[number]
+        if type(event) is not Spoken or _REJECTS.match(event.text):
+            return False
+        if len(event.text) > (MAX_SPENT_QUESTION if event.text.rstrip().endswith("?") else MAX_REPLY):
+            return False
+        for later in islice(self._events, number + 1, None):
+            if type(later) is Spoken and later.role == "user":
+                return True
+            if type(later) is ToolUse and self._changes(later):
+                return False
+        return False
+
+
+def _says_little(text: str) -> bool:
+    """Return whether a short message of the user names nothing, as in "do that again"."""
+    if len(text) > MAX_REPLY or any(map(str.isdigit, text)) or _NAMES_CODE.search(text):
+        return False
+    return set(_SHORT_WORD.findall(text.lower())) <= _POINTS
+
+
+def _is_spent_remark(text: str) -> bool:
+    """Return whether a short text between calls settles nothing that a reader would miss once the step is done."""
+    return len(text) < MIN_REMARK and substance(text) < MIN_SETTLED
+
+
+def _final_texts(events: Sequence[Event]) -> set[int]:
+    """Return the texts after which the assistant waited for the user, in a session with more than one turn."""
+    said = [event for event in events if type(event) is not Spoken or event.role != THOUGHT]
+    return {
+        id(event)
+        for event, then in pairwise(said)
+        if type(event) is Spoken and event.role == "assistant" and type(then) is Spoken and then.role == "user"
+    }
+
+
+def _answered_text(events: Sequence[Event], is_hidden: Callable[[Event], bool]) -> Spoken | None:
+    """Return the hidden text of the assistant that the newest message of the user, which is shown, replies to."""
+    said = [event for event in events if type(event) is not Spoken or event.role != THOUGHT]
+    for before, event in pairwise(reversed(said)):
+        if type(before) is Spoken and before.role == "user" and not is_notice(before.text):
+            if type(event) is Spoken and event.role == "assistant" and is_hidden(event) and not is_hidden(before):
+                return event
+            return None
+    return None
+
+
+def _rejected(events: Sequence[Event]) -> set[int]:
+    """Return the texts of the assistant that the user's next words reject, or that it then takes back itself."""
+    spoken = [event for event in events if type(event) is Spoken and event.role != THOUGHT]
+    found = {id(said) for said, reply in pairwise(spoken) if _is_rejected(said, reply)}
+    for said, reply, answer in zip(spoken, spoken[1:], spoken[2:], strict=False):
+        if (said.role, reply.role, answer.role) == ("assistant", "user", "assistant") and _CONCEDES.match(answer.text):
+            found.add(id(said))
+    return found
+
+
+def _confirmed(events: Sequence[Event]) -> set[int]:
+    """Return the texts of the assistant that the user's next words confirm."""
+    spoken = [event for event in events if type(event) is Spoken and event.role != THOUGHT]
+    return {
+        id(said)
+        for said, reply in pairwise(spoken)
+        if (said.role, reply.role) == ("assistant", "user") and _CONFIRMS.match(user_message(reply.text))
+    }
+
+
+def _is_rejected(said: Spoken, reply: Spoken) -> bool:
+    """Return whether the user's next words reject what the assistant said. A short "no" may answer a question."""
+    if (said.role, reply.role) != ("assistant", "user") or is_notice(reply.text):
+        return False
+    text = user_message(reply.text)
+    return _REJECTS.match(text) is not None and (len(text) > MAX_REPLY or not _question(said))
+
+
+def _question(event: Event) -> str:
+    """Return the question with which the assistant ended a text, if it did."""
+    if type(event) is not Spoken or event.role != "assistant":
+        return ""
+    lines = [line.strip() for line in event.text[-1_000:].split("\n") if line.strip()]
+    return next((found for line in reversed(lines[-3:]) if (found := last_question(line))), "")
