@@ -13,7 +13,7 @@ import pytest
 from tests.view.sessions import REQUEST, SECOND_REQUEST, body, claude_code, stored
 
 import kompakt
-from kompakt.engine.ledger.work_state import NO_COMMIT, NO_PUSH
+from kompakt.engine.ledger.runs import NO_COMMIT, NO_PUSH
 from kompakt.session.store import open_store
 from kompakt.view.directories import MissingSession
 from kompakt.view.growth import Sizes, reconciled

@@ -9,8 +9,8 @@ from tests.engine.ledger.sample_ledgers import did, edited, ran, room_for, secti
 from tests.histories.messages import assistant, user
 
 from kompakt.engine.ledger import conversation
+from kompakt.engine.ledger.changed_files import edit_of, tells_much
 from kompakt.engine.ledger.events import Spoken
-from kompakt.engine.ledger.extract.changes import edit_of, tells_much
 from kompakt.engine.ledger.items import CHANGES, FINDINGS, HEADING, LOOKED, RUNS, STATE, TALK, USER
 from kompakt.model.messages import Message, Reasoning
 from kompakt.model.phrases import OWN_LINES

@@ -16,8 +16,8 @@ from typing import Literal, TypeAlias
 
 from kompakt import api
 from kompakt.agent.client import ChatClient, Reply, limits_of
-from kompakt.agent.summarizer.quotations import Sayings, cited, without
 from kompakt.agent.summarizer.prompts import Prompts
+from kompakt.agent.summarizer.quotations import Sayings, cited, without
 from kompakt.agent.summarizer.transcript import Script, clean, cut, without_reasoning
 from kompakt.agent.summarizer.verification import Evidence, shorten, verify
 from kompakt.engine.ledger.items import narrated

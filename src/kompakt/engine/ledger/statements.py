@@ -1,7 +1,7 @@
 """Turns events into items: what a reader who continues the work would want to know about each.
 
-Each kind of event has its own collector: ``speech``, ``changed_files``, ``runs``, ``lookups``, ``work_state``, and
-``extract.tasks``. All add to one list of items.
+Each kind of event has its own collector: ``speech``, ``changed_files``, ``runs``, ``lookups`` and ``extract.tasks``.
+All add to one list of items.
 
 Values are relative. The user's words and refusals come first, then open tasks and what changed the world, then
 findings and tables of lookups, then runs and failures, last the files that were only read. Newer events are worth more
@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kompakt.engine.ledger import conversation
-from kompakt.engine.ledger.changed_files import ChangedFiles
+from kompakt.engine.ledger.changed_files import ChangedFiles, FileEdit, edit_of
 from kompakt.engine.ledger.events import RECENT_EVENTS, THOUGHT, Event, Spoken, ToolUse, with_actions
 from kompakt.engine.ledger.excerpts import PASSAGE, as_code, flat, harmless, passages, quoted, substance
-from kompakt.engine.ledger.extract.changes import FileEdit, edit_of
 from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, refusal
 from kompakt.engine.ledger.extract.tasks import ACTIVE, OPEN, Tasks, is_task
 from kompakt.engine.ledger.items import (
@@ -32,9 +31,8 @@ from kompakt.engine.ledger.items import (
     ItemList,
 )
 from kompakt.engine.ledger.lookups import CELL_CHARS, TABLE_VALUE, Lookups, only_reads, tells_something
-from kompakt.engine.ledger.runs import Runs, changes_shared_state
+from kompakt.engine.ledger.runs import Runs, WorkState, changes_shared_state
 from kompakt.engine.ledger.speech import Speech
-from kompakt.engine.ledger.work_state import WorkState
 
 UNDONE_VALUE = 9
 """Value of a line that says what was not run, committed or pushed: a reader can only guess it otherwise."""

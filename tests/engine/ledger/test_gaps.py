@@ -7,7 +7,7 @@ from tests.engine.ledger.sample_ledgers import did, edited, ran, section, write,
 from tests.histories.messages import user
 
 from kompakt.engine.ledger.items import STATE
-from kompakt.engine.ledger.work_state import MAX_NAMED_FILES, NO_COMMIT, NO_PUSH, NOT_COMMITTED, NOT_RUN
+from kompakt.engine.ledger.runs import MAX_NAMED_FILES, NO_COMMIT, NO_PUSH, NOT_COMMITTED, NOT_RUN
 from kompakt.model.messages import Message
 
 ASKED = [user("Fix the import.")]
