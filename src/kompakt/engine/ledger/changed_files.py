@@ -57,8 +57,8 @@ class FileChanges(msgspec.Struct):
     """Number of edits."""
     at: float = -1
     reference: str = ""
-    notes: dict[str, str] = {}
-    """The note of each edit, with the text that the edit inserted."""
+    notes: dict[str, tuple[str, ...]] = {}
+    """The note of each edit, with the text that the edit inserted and the lines of it that the note quotes."""
 
     def text(self) -> str:
         """Return what happened to the file, without the changes in it."""
@@ -146,12 +146,12 @@ class ChangedFiles:
         is_moved = False
         if edit.removed:  # an edit that was taken back says nothing about the file
             removed, added = edit.removed, edit.added
-            newest = list(islice(reversed(file.notes.items()), MAX_UNDONE))
-            is_moved = _is_moved(edit.note, [text for _, text in newest])
-            for note in [note for note, text in newest if _is_taken_back(note, text, removed, added)]:
+            is_moved = _is_moved(edit.note, islice(reversed(file.notes.values()), MAX_UNDONE))
+            newest = islice(reversed(file.notes.items()), MAX_UNDONE)
+            for note in {note for note, texts in newest for text in texts if text in removed and text not in added}:
                 del file.notes[note]
         if edit.note and not is_moved:
-            file.notes.setdefault(edit.note, edit.added.strip())
+            file.notes.setdefault(edit.note, _inserted(edit.note, edit.added.strip()))
 
     def finish(self) -> None:
         """Add what became of each file."""
@@ -182,7 +182,7 @@ def _earlier_file(text: str, reference: str, at: float) -> FileChanges | None:
     found = _EARLIER_FILE.fullmatch(text)
     if found is None:
         return None
-    notes = {found["note"]: ""} if found["note"] else {}
+    notes = {found["note"]: _inserted(found["note"], "")} if found["note"] else {}
     return FileChanges(
         found["path"], found["how"], int(found["count"] or found["how"].endswith("edited")), at, reference, notes
     )
@@ -201,25 +201,24 @@ def _is_part(note: str, other: str) -> bool:
     return all(line in other for line in note.split("`")[1::2])
 
 
-def _is_taken_back(note: str, text: str, removed: str, added: str) -> bool:
-    """Return whether a later edit removes the text of an earlier one, or a line that the note on it quotes."""
-    if text and text in removed and text not in added:
-        return True
-    if note.startswith("removed "):
-        return False
-    return any(line in removed and line not in added for line in note.partition(", replacing ")[0].split("`")[1::2])
+def _inserted(note: str, text: str) -> tuple[str, ...]:
+    """Return the text that an edit inserted, and the inserted lines that the note on it quotes."""
+    quoting = "" if note.startswith("removed ") else note.partition(", replacing ")[0]
+    return (text, *quoting.split("`")[1::2])
 
 
-def _is_moved(note: str, texts: Iterable[str]) -> bool:
+def _is_moved(note: str, earlier: Iterable[tuple[str, ...]]) -> bool:
     """Return whether an earlier edit added the lines that a note calls removed.
 
     The calls do not show whether the lines were deleted or only moved to another place in the file.
     """
-    lines = note.split("`")[1::2] if note.startswith("removed ") else []
-    return bool(lines) and all(any(line in text for text in texts) for line in lines)
+    if not note.startswith("removed "):
+        return False
+    lines, added = note.split("`")[1::2], [text for text, *_ in earlier]
+    return bool(lines) and all(any(line in text for text in added) for line in lines)
 
 
-def _ordered_notes(notes: Mapping[str, str]) -> list[str]:
+def _ordered_notes(notes: Mapping[str, object]) -> list[str]:
     """Order the notes on one file: the longest of the newest first, because it says how the file is now."""
     newest = list(notes)[: -NEW_NOTES - 1 : -1]
     first = max(newest, key=lambda note: (not note.startswith("removed "), len(note)), default="")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import islice, pairwise
+from itertools import pairwise
 
 from kompakt.engine.ledger.events import THOUGHT, Event, Spoken, ToolUse
 from kompakt.engine.ledger.excerpts import (
@@ -266,7 +266,8 @@ class Speech:
             return False
         if len(event.text) > (MAX_SPENT_QUESTION if event.text.rstrip().endswith("?") else MAX_REPLY):
             return False
-        for later in islice(self._events, number + 1, None):
+        for place in range(number + 1, len(self._events)):
+            later = self._events[place]
             if type(later) is Spoken and later.role == "user":
                 return True
             if type(later) is ToolUse and self._changes(later):
