@@ -11,10 +11,11 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import pytest
@@ -70,12 +71,17 @@ class Script:
     """Number of the step at which the model calls recall instead of reading on."""
     query: str = "depot number of fact-2"
     """What it looks for."""
+    beat: Barrier | None = None
+    """Where the model waits for the models of other conversations, before each answer."""
     requests: list[list[dict[str, Any]]] = field(default_factory=list)
     tools: list[set[str]] = field(default_factory=list)
     _step: int = 0
 
     def answer(self, messages: Sequence[dict[str, Any]], tools: set[str]) -> dict[str, Any]:
         """Record a request and return the answer: ``{"call": (id, name, arguments)}`` or ``{"text": …}``."""
+        if self.beat is not None:
+            with contextlib.suppress(BrokenBarrierError):
+                self.beat.wait(20)
         number = len(self.requests)
         self.requests.append(list(messages))
         self.tools.append(tools)
@@ -179,6 +185,19 @@ def events(url: str) -> list[Any]:
     return asyncio.run(read())
 
 
+def sessions(url: str) -> list[str]:
+    """Close the stores of the adapters and return the names of the sessions in one store."""
+    close_stores()
+
+    async def read() -> list[str]:
+        store = await kompakt.open_store(url)
+        found = [session.id async for session in store.sessions()]
+        await store.close()
+        return found
+
+    return asyncio.run(read())
+
+
 def run_page(name: str, **names: Any) -> dict[str, Any]:
     """Run the Python blocks of a framework's page in docs/integrations with these names defined; return all names."""
     return run_blocks(f"docs/integrations/{name}.md", "python", **names)
@@ -254,6 +273,7 @@ class ObjectCheck:
 
 TESTS = {
     "threads": ("test_two_conversations_in_two_threads_do_not_mix",),
+    "shared": ("test_conversations_that_share_an_adapter_do_not_mix",),
     "kept": ("test_the_framework_keeps_every_message", "test_the_framework_keeps_results_that_were_shortened"),
     "objects": ("test_unchanged_messages_are_the_same_objects",),
     "retry": (
@@ -272,21 +292,28 @@ TESTS = {
 
 
 class AdapterContract:
-    """Subclass it for a framework of ``matrix`` and implement ``run_loop``."""
+    """Subclass it for a framework of ``matrix`` and implement ``run_loop`` and ``make_adapter``."""
 
     modes: tuple[str, ...]
+    without: Mapping[str, str]
 
     def __init_subclass__(cls, framework: str) -> None:
         """Leave out the tests of what the framework does not allow, so that no test passes without a check."""
-        without = FRAMEWORKS[framework].without
+        without = cls.without = FRAMEWORKS[framework].without
         cls.modes = tuple(mode for mode in MODES if mode not in without)
         for check, names in TESTS.items():
             for name in names if check in without else ():
                 assert name not in vars(cls), f"{name} is left out in matrix.py"
                 setattr(cls, name, None)
 
-    def run_loop(self, script: Script, *, mode: str = "sync", thread: str = "one", **options: Any) -> Run:
-        """Run the framework's agent on ``TASK`` with the adapter. ``options`` are the adapter's."""
+    def make_adapter(self, **options: Any) -> Any:
+        """Return an adapter for ``run_loop``, if agents and conversations can share one."""
+        raise NotImplementedError
+
+    def run_loop(
+        self, script: Script, *, mode: str = "sync", thread: str = "one", adapter: Any = None, **options: Any
+    ) -> Run:
+        """Run the framework's agent on ``TASK`` with this adapter, or with one that has these options."""
         raise NotImplementedError
 
     def test_every_request_is_valid_and_within_budget(self) -> None:
@@ -328,6 +355,27 @@ class AdapterContract:
         alone = self.run_loop(Script(), mode=self.modes[0], thread="c", budget=BUDGET)
         for run in both:
             assert [texts(one) for one in run.script.requests] == [texts(one) for one in alone.script.requests]
+
+    def test_conversations_that_share_an_adapter_do_not_mix(self) -> None:
+        """Two conversations start with the same words and take turns. Each gets what it would get alone."""
+        recall_at, beat = None if "recall" in self.without else 25, Barrier(2)
+        starts = {"a": 0, "b": 200}
+
+        def script(thread: str, beat: Barrier | None) -> Script:
+            first = starts[thread]
+            return Script(first=first, recall_at=recall_at, query=f"depot number of fact-{first + 2}", beat=beat)
+
+        def run(thread: str, adapter: Any, beat: Barrier | None = None) -> list[str]:
+            one = script(thread, beat)
+            self.run_loop(one, mode=self.modes[0], thread=thread, adapter=adapter, budget=BUDGET)
+            return [texts(request) for request in one.requests]
+
+        adapter = self.make_adapter(budget=BUDGET)
+        with ThreadPoolExecutor(2) as threads:
+            both = list(threads.map(lambda thread: run(thread, adapter, beat), starts))
+        assert both == [run(thread, self.make_adapter(budget=BUDGET)) for thread in starts]
+        assert f"D{202 * 7919}" not in "".join(both[0])
+        assert recall_at is None or f"D{202 * 7919}" in both[1][25]
 
     def test_a_rejected_request_is_shortened_and_sent_once_more(self) -> None:
         run = self.run_loop(Script(reject=frozenset({12})), mode=self.modes[0], budget=BUDGET)

@@ -21,6 +21,7 @@ CHECKS = {
     "async": "async",
     "stream": "streaming",
     "threads": "two threads",
+    "shared": "one adapter, many conversations",
     "kept": "own messages unchanged",
     "objects": "same objects",
     "retry": "overflow retried once",
@@ -62,7 +63,13 @@ FRAMEWORKS = {
         },
     ),
     "adk": Framework("Google ADK", {}),
-    "strands": Framework("Strands", {"kept": "Strands sends the messages it keeps, so they are rewritten."}),
+    "strands": Framework(
+        "Strands",
+        {
+            "shared": "An agent has a manager of its own.",
+            "kept": "Strands sends the messages it keeps, so they are rewritten.",
+        },
+    ),
     "haystack": Framework(
         "Haystack",
         {
@@ -74,6 +81,7 @@ FRAMEWORKS = {
         "smolagents",
         {
             "async": "The framework is synchronous.",
+            "shared": "Each agent is changed by itself.",
             "objects": "smolagents writes new messages for every request.",
             "retry": "The function that writes the messages does not see errors of the model.",
         },
@@ -92,7 +100,11 @@ FRAMEWORKS = {
     ),
     "autogen": Framework(
         "AutoGen",
-        {"sync": "The framework is asynchronous.", "retry": "A model context does not see errors of the model."},
+        {
+            "sync": "The framework is asynchronous.",
+            "shared": "An agent has a model context of its own.",
+            "retry": "A model context does not see errors of the model.",
+        },
     ),
 }
 

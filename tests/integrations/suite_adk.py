@@ -108,8 +108,19 @@ class Recorder(BasePlugin):
 
 
 class TestADK(AdapterContract, framework="adk"):
+    def make_adapter(self, **options: Any) -> Any:
+        return KompaktPlugin(**options)
+
     def run_loop(
-        self, script: Script, *, mode: str = "async", thread: str = "one", ids: bool = True, **options: Any
+        self,
+        script: Script,
+        *,
+        mode: str = "async",
+        thread: str = "one",
+        adapter: Any = None,
+        user: str = "u",
+        ids: bool = True,
+        **options: Any,
     ) -> Run:
         objects = ObjectCheck()
         agent = LlmAgent(
@@ -118,18 +129,18 @@ class TestADK(AdapterContract, framework="adk"):
             instruction="You read.",
             tools=[read_page],
         )
-        plugins = [Recorder(objects), KompaktPlugin(**options)]
+        plugins = [Recorder(objects), adapter or self.make_adapter(**options)]
         runner = InMemoryRunner(app=App(name="reading", root_agent=agent, plugins=plugins))
         config = RunConfig(streaming_mode=StreamingMode.SSE if mode == "stream" else StreamingMode.NONE)
         task = {
-            "user_id": "u",
+            "user_id": user,
             "session_id": thread,
             "new_message": Content(role="user", parts=[Part(text=TASK)]),
             "run_config": config,
         }
 
         async def create() -> None:
-            await runner.session_service.create_session(app_name="reading", user_id="u", session_id=thread)
+            await runner.session_service.create_session(app_name="reading", user_id=user, session_id=thread)
 
         async def run() -> list[Any]:
             await create()
@@ -140,7 +151,7 @@ class TestADK(AdapterContract, framework="adk"):
             events = list(runner.run(**task))
         else:
             events = asyncio.run(run())
-        session = asyncio.run(runner.session_service.get_session(app_name="reading", user_id="u", session_id=thread))
+        session = asyncio.run(runner.session_service.get_session(app_name="reading", user_id=user, session_id=thread))
         kept = as_chat([event.content for event in session.events if event.content])
         return Run(script, events[-1].content.parts[0].text, [one["content"] for one in kept], objects.same)
 
@@ -171,6 +182,13 @@ class TestADK(AdapterContract, framework="adk"):
         assert max(kompakt.count(body, format="gemini").total for body in bodies) <= BUDGET
         signatures = [part.thought_signature for one in model.requests[-1] for part in one.parts if part.function_call]
         assert signatures[::2] == [b"s\xff"] * (len(signatures) // 2)
+
+    def test_users_and_sessions_with_similar_names_have_conversations_of_their_own(self) -> None:
+        reports: list[Any] = []
+        shared = self.make_adapter(budget=BUDGET, on_compaction=reports.append)
+        self.run_loop(Script(), user="a-b", thread="c", adapter=shared)
+        self.run_loop(Script(), user="a", thread="b-c", adapter=shared)
+        assert len({report.session for report in reports}) == 2
 
     def test_second_attempts_of_two_runs_of_one_session_do_not_mix(self) -> None:
         plugin, sent = KompaktPlugin(budget=BUDGET), list[str]()

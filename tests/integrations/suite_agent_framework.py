@@ -92,9 +92,14 @@ def read_page(number: int) -> str:
 
 
 class TestAgentFramework(AdapterContract, framework="agent_framework"):
-    def run_loop(self, script: Script, *, mode: str = "async", thread: str = "one", **options: Any) -> Run:
+    def make_adapter(self, **options: Any) -> Any:
+        return KompaktStrategy(**options)
+
+    def run_loop(
+        self, script: Script, *, mode: str = "async", thread: str = "one", adapter: Any = None, **options: Any
+    ) -> Run:
         seen: list[Any] = []
-        strategy = KompaktStrategy(**options)
+        strategy = adapter or self.make_adapter(**options)
         tools = [read_page, *([strategy.recall_tool] if options.get("recall", True) else [])]
         agent = Agent(ScriptedClient(script, seen), instructions="You read.", tools=tools, compaction_strategy=strategy)
 

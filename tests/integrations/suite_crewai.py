@@ -96,8 +96,13 @@ def _no_hooks() -> Iterator[None]:
 
 
 class TestCrewAI(AdapterContract, framework="crewai"):
-    def run_loop(self, script: Script, *, mode: str = "sync", thread: str = "one", **options: Any) -> Run:
-        hooks = KompaktHooks(**options)
+    def make_adapter(self, **options: Any) -> Any:
+        return KompaktHooks(**options)
+
+    def run_loop(
+        self, script: Script, *, mode: str = "sync", thread: str = "one", adapter: Any = None, **options: Any
+    ) -> Run:
+        hooks = adapter or self.make_adapter(**options)
         objects = ObjectCheck()
         llm = ScriptedLLM(model=f"scripted-{thread}", script=script, objects=objects)
         crew = build_crew(

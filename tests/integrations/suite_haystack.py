@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import Any
 
 import httpx2
@@ -28,11 +29,12 @@ from tests.integrations.contract import (
     page,
     run_blocks,
     run_page,
+    sessions,
     texts,
 )
 
 import kompakt
-from kompakt.integrations.haystack import KompaktAdmissionHook, KompaktCompactor, KompaktTokenCounter
+from kompakt.integrations.haystack import KompaktAdmissionHook, KompaktCompactor, KompaktTokenCounter, _ChatConverter
 from kompakt.integrations.stores import close_stores
 
 
@@ -72,10 +74,21 @@ def read_page(number: int) -> str:
 
 
 class TestHaystack(AdapterContract, framework="haystack"):
+    def make_adapter(self, budget: int | None = None, **options: Any) -> Any:
+        """Return a compactor. The budget is that of the framework's hook."""
+        return KompaktCompactor(**options)
+
     def run_loop(
-        self, script: Script, *, mode: str = "sync", thread: str = "one", budget: int = BUDGET, **options: Any
+        self,
+        script: Script,
+        *,
+        mode: str = "sync",
+        thread: str = "one",
+        adapter: Any = None,
+        budget: int = BUDGET,
+        **options: Any,
     ) -> Run:
-        compactor, objects = KompaktCompactor(**options), ObjectCheck()
+        compactor, objects = adapter or self.make_adapter(**options), ObjectCheck()
 
         @hook
         def record(state: State) -> None:
@@ -114,6 +127,23 @@ class TestHaystack(AdapterContract, framework="haystack"):
         assert view is not None
         assert counter.count(view) < counter.count(messages)
         assert len(messages) == 5
+
+    def test_a_conversation_that_cannot_get_shorter_is_one_session(self, tmp_path: Any) -> None:
+        """The hook asks before every request as long as the window is too full."""
+        url, counter = f"sqlite:///{tmp_path / 'agent.db'}", KompaktTokenCounter()
+        compactor, messages = KompaktCompactor(store=url), [ChatMessage.from_user(page(LARGE))]
+        assert [compactor.compact(list(messages), 100, counter) for _ in range(3)] == [None] * 3
+        assert len(sessions(url)) == 1
+
+    def test_the_counter_counts_only_what_is_new(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        messages, counter = [ChatMessage.from_user(page(number)) for number in range(20)], KompaktTokenCounter()
+        assert counter.count(messages) == KompaktTokenCounter().count(list(map(copy.copy, messages)))
+        converted: list[Any] = []
+        monkeypatch.setattr(_ChatConverter, "to_wire", lambda _, one: converted.append(one) or as_chat([one]))
+        messages.append(ChatMessage.from_user("and this"))
+        assert counter.count(messages) == kompakt.count(as_chat(messages), format="openai-chat").total
+        assert converted == messages[-1:]
+        assert counter.count(messages[:3]) == kompakt.count(as_chat(messages[:3]), format="openai-chat").total
 
     def test_a_short_conversation_stays(self) -> None:
         messages = [ChatMessage.from_user(TASK)]

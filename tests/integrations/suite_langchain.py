@@ -77,7 +77,12 @@ def read_page(number: int) -> str:
 
 
 class TestLangChain(AdapterContract, framework="langchain"):
-    def run_loop(self, script: Script, *, mode: str = "sync", thread: str = "one", **options: Any) -> Run:
+    def make_adapter(self, **options: Any) -> Any:
+        return KompaktMiddleware(**options)
+
+    def run_loop(
+        self, script: Script, *, mode: str = "sync", thread: str = "one", adapter: Any = None, **options: Any
+    ) -> Run:
         seen: list[Any] = []
         given: list[Any] = []
         model = ScriptedModel(script=script, seen=seen, disable_streaming=mode != "stream")
@@ -85,7 +90,7 @@ class TestLangChain(AdapterContract, framework="langchain"):
             model,
             [read_page],
             system_prompt="You are a reader.",
-            middleware=[Recorder(given), KompaktMiddleware(**options)],
+            middleware=[Recorder(given), adapter or self.make_adapter(**options)],
             checkpointer=InMemorySaver(),
         )
         config: Any = {"configurable": {"thread_id": thread}, "recursion_limit": 200}

@@ -100,10 +100,15 @@ async def converse(script: Script, thread: str, *, stream: bool = False) -> tupl
 
 
 class TestLiteLLM(AdapterContract, framework="litellm"):
-    def run_loop(self, script: Script, *, mode: str = "async", thread: str = "one", **options: Any) -> Run:
+    def make_adapter(self, **options: Any) -> Any:
         options.pop("recall", None)
-        objects = ObjectCheck()
-        litellm.callbacks = [Recorder(objects.give), KompaktLogger(**options), Recorder(objects.show)]
+        return KompaktLogger(**options)
+
+    def run_loop(
+        self, script: Script, *, mode: str = "async", thread: str = "one", adapter: Any = None, **options: Any
+    ) -> Run:
+        objects, made = ObjectCheck(), adapter or self.make_adapter(**options)
+        litellm.callbacks = [Recorder(objects.give), made, Recorder(objects.show)]
         text, messages = asyncio.run(converse(script, thread, stream=mode == "stream"))
         return Run(script, text, [str(one["content"]) for one in messages], objects.same)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextvars import ContextVar
 from typing import Any
 
 from llama_index.core.agent.workflow import FunctionAgent
@@ -31,6 +32,10 @@ def as_chat(messages: Any) -> list[dict[str, Any]]:
     return found
 
 
+_running: ContextVar[Script] = ContextVar("script")
+"""The script of the conversation that calls a model without a script."""
+
+
 class ScriptedLLM(MockFunctionCallingLLM):
     script: Any = None
     seen: Any = None
@@ -41,7 +46,9 @@ class ScriptedLLM(MockFunctionCallingLLM):
 
     def chat(self, messages: Any, **kwargs: Any) -> ChatResponse:
         self.seen[:] = messages
-        answer = self.script.answer(as_chat(messages), {one.metadata.name for one in kwargs.get("tools") or ()})
+        answer = (self.script or _running.get()).answer(
+            as_chat(messages), {one.metadata.name for one in kwargs.get("tools") or ()}
+        )
         blocks = []
         if "call" in answer:
             id, name, arguments = answer["call"]
@@ -68,13 +75,17 @@ def read_page(number: int) -> str:
 
 
 class TestLlamaIndex(AdapterContract, framework="llama_index"):
-    def run_loop(
-        self, script: Script, *, mode: str = "stream", thread: str = "one", llm: Any = None, **options: Any
-    ) -> Run:
+    def make_adapter(self, **options: Any) -> Any:
         options.pop("recall", None)
-        model = ScriptedLLM(script=script, seen=[])
+        return KompaktLLM(ScriptedLLM(seen=[]), **options)
+
+    def run_loop(
+        self, script: Script, *, mode: str = "stream", thread: str = "one", adapter: Any = None, **options: Any
+    ) -> Run:
+        llm = adapter or self.make_adapter(**options)
+        _running.set(script)
         agent = FunctionAgent(
-            llm=llm or KompaktLLM(model, **options),
+            llm=llm,
             tools=[read_page],
             system_prompt="You read.",
             streaming=mode == "stream",
@@ -88,7 +99,7 @@ class TestLlamaIndex(AdapterContract, framework="llama_index"):
         done = asyncio.run(run())
         kept = memory.get_all()
         own, contents = {id(one) for one in kept}, [as_chat([one]) for one in kept]
-        tools = [one for one in model.seen if one.role.value == "tool" and as_chat([one]) in contents]
+        tools = [one for one in llm._llm.seen if one.role.value == "tool" and as_chat([one]) in contents]
         same = bool(tools) and all(id(one) in own for one in tools)
         return Run(script, str(done), [str(one.content) for one in kept], same)
 

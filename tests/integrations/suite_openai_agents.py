@@ -108,9 +108,14 @@ def read_page(number: int) -> str:
 
 
 class TestOpenAIAgents(AdapterContract, framework="openai_agents"):
-    def run_loop(self, script: Script, *, mode: str = "async", thread: str = "one", **options: Any) -> Run:
+    def make_adapter(self, **options: Any) -> Any:
+        return input_filter(**options)
+
+    def run_loop(
+        self, script: Script, *, mode: str = "async", thread: str = "one", adapter: Any = None, **options: Any
+    ) -> Run:
         given: list[Any] = []
-        made = input_filter(**options)
+        made = adapter or self.make_adapter(**options)
 
         async def recording(data: Any) -> Any:
             given[:] = data.model_data.input

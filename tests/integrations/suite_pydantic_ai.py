@@ -91,14 +91,19 @@ def read_page(number: int) -> str:
 
 
 class TestPydanticAI(AdapterContract, framework="pydantic_ai"):
-    def run_loop(self, script: Script, *, mode: str = "async", thread: str = "one", **options: Any) -> Run:
+    def make_adapter(self, **options: Any) -> Any:
+        return Kompakt(**options)
+
+    def run_loop(
+        self, script: Script, *, mode: str = "async", thread: str = "one", adapter: Any = None, **options: Any
+    ) -> Run:
         seen: list[Any] = []
         given: list[Any] = []
         agent = Agent(
             scripted(script, seen),
             instructions="You read.",
             tools=[read_page],
-            capabilities=[Recorder(given), Kompakt(**options)],
+            capabilities=[Recorder(given), adapter or self.make_adapter(**options)],
         )
 
         async def run() -> Any:

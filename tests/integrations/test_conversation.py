@@ -15,7 +15,18 @@ from typing import Any
 
 import pytest
 from tests.integrations import matrix
-from tests.integrations.contract import LARGE, PIN, TASK, TESTS, AdapterContract, TooLong, judge, page, texts
+from tests.integrations.contract import (
+    LARGE,
+    PIN,
+    TASK,
+    TESTS,
+    AdapterContract,
+    TooLong,
+    judge,
+    page,
+    sessions,
+    texts,
+)
 
 import kompakt
 from kompakt.engine.compaction.report import Report
@@ -29,6 +40,7 @@ from kompakt.integrations.conversation import (
 )
 from kompakt.integrations.stores import close_stores
 from kompakt.model.budget import Budget
+from kompakt.session.store import MAX_BRANCHES
 from kompakt.session.timeline import CompactionFailure, PinEvent
 from kompakt.view.directories import StoreDirectory
 from kompakt.view.inspection import Inspection
@@ -120,11 +132,37 @@ class TestView:
         assert after[: len(before)] == before
         assert after[-1] is rebuilt[-1]
 
+    def test_equal_messages_in_new_objects_are_not_converted_again(self) -> None:
+        converter = Plain()
+        made = LiveConversation("c", converter, AdapterOptions(budget=BUDGET))
+        made.view(history(20), RequestFrame())
+        converter.converted = 0
+        made.view(history(21), RequestFrame())
+        assert converter.converted == 2
+
     def test_a_framework_may_keep_the_view_as_its_history(self) -> None:
         made, kept = conversation(), history(20)
         for number in range(21, 60):
             kept = [*made.view(kept, RequestFrame()), *step(number)]
             assert judge(kept) == []
+        assert "D15838" in made.recall("depot number of fact-2").text
+
+    @pytest.mark.parametrize("removed", [1, 2, 3])
+    def test_a_framework_may_change_the_end_of_a_kept_view(self, removed: int) -> None:
+        """For example to repeat a step. What the view hides is still there."""
+        made = conversation()
+        kept = made.view(history(30), RequestFrame())[:-removed]
+        kept = kept if kept[-1]["role"] == "tool" else [*kept, *step(30)[1:]]
+        after = made.view([*kept, *step(31)], RequestFrame())
+        assert judge(after) == [] and after[-1]["content"] == page(31)
+        assert "D15838" in made.recall("depot number of fact-2").text
+
+    def test_the_end_of_a_view_without_notes_may_change(self) -> None:
+        """Some policies hide messages and write nothing in their place."""
+        made = conversation(policy=kompakt.strategies.SlidingWindow(min_keep_groups=3))
+        kept = made.view(history(30), RequestFrame())[:-2]
+        assert all("[kompakt]" not in str(one) for one in kept)
+        made.view([*kept, *step(31)], RequestFrame())
         assert "D15838" in made.recall("depot number of fact-2").text
 
     def test_an_edited_history_starts_over(self) -> None:
@@ -505,6 +543,29 @@ class TestStores:
         assert "D15838" in restarted.recall("depot number of fact-2").text
         assert "D15838" in asyncio.run(restarted.arecall("depot number of fact-2")).text
         close_stores()
+
+    def test_recall_never_reads_a_conversation_with_a_similar_name(self, tmp_path: Path) -> None:
+        """A history that diverges is saved under another name, which must not be that of another conversation."""
+        url = f"sqlite:///{tmp_path / 'agent.db'}"
+        known = Conversations(Plain(), AdapterOptions(budget=BUDGET, store=url))
+        for start in (0, 100):
+            known.get("user-7").view([*history(0), *history(start + 30)[2 * start + 1 :]], RequestFrame())
+        close_stores()
+        others = [name for name in sessions(url) if name != "user-7"]
+        assert len(others) == 1
+        for name in ("user-7-2", *others):
+            similar = known.get(name)
+            similar.view(history(0), RequestFrame())
+            assert not similar.recall("D807738")
+        close_stores()
+
+    def test_any_number_of_conversations_of_one_name_is_saved(self, tmp_path: Path) -> None:
+        """Names that are made from the first messages are not unique."""
+        url = f"sqlite:///{tmp_path / 'agent.db'}"
+        for number in range(MAX_BRANCHES + 2):
+            first = {"role": "user", "content": f"Conversation {number}: {TASK}"}
+            conversation(store=url).view([first, *history(12)[1:]], RequestFrame())
+        assert len(sessions(url)) == MAX_BRANCHES + 2
 
     def test_recall_reads_a_store_that_is_given_as_an_object(self, tmp_path: Path) -> None:
         async def run() -> str:

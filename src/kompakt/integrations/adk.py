@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Unpack
+from urllib.parse import quote
 
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.integrations.conversation import (
@@ -125,7 +126,9 @@ class KompaktPlugin(BasePlugin):
 def _key(context: Context) -> str:
     session = context.session
     branch = context.get_invocation_context().branch or ""
-    return f"adk-{session.app_name}-{session.user_id}-{session.id}-{branch}-{context.agent_name}"
+    parts = (session.app_name, session.user_id, session.id, branch, context.agent_name)
+    # Quoted, so that user "a-b" with session "c" and user "a" with session "b-c" have different names.
+    return "adk-" + "/".join(quote(part, safe=" :@+") for part in parts)
 
 
 def _run_key(context: Context) -> str:

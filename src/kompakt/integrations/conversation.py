@@ -18,8 +18,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from threading import Lock
 from typing import Any, Generic, TypedDict, TypeVar
+from uuid import uuid4
 
 import msgspec
 
@@ -191,6 +193,8 @@ class LiveConversation(Generic[Item]):
         self._accepted: int | None = None
         """Tokens that the provider accepts, once it has rejected more."""
         self._sent = 0
+        self._saved_as = ""
+        """The name of its session, if too many others have that of the conversation."""
         self._unsaved = False
         """Whether a result was shortened at admission since the conversation was saved."""
         self._pinned_in: set[str] = set()
@@ -356,9 +360,9 @@ class LiveConversation(Generic[Item]):
 
         A framework that keeps the view as its own history passes the view with what came after it.
         """
-        if _extends(items, self._items):
+        if extends(items, self._items):
             new = items[len(self._items) :]
-        elif self._last and _extends(items, self._last):
+        elif self._last and extends(items, self._last):
             new = items[len(self._last) :]
         else:
             new = self._reread(items)
@@ -380,7 +384,7 @@ class LiveConversation(Generic[Item]):
     def is_extended_by(self, items: Sequence[Item]) -> bool:
         """Return whether a list starts with the messages of this conversation, or equal ones."""
         known = self._items
-        return _extends(items, known) or (
+        return extends(items, known) or (
             len(items) >= len(known)
             and all(
                 one is other or self._converter.to_wire(one) == wire
@@ -391,13 +395,27 @@ class LiveConversation(Generic[Item]):
     def _reread(self, items: Sequence[Item]) -> Sequence[Item]:
         """Compare by content, for frameworks that make new objects at every step; return what is new."""
         known = len(self._items)
-        wires = [list(self._converter.to_wire(item)) for item in items[:known]]
-        if len(items) >= known and wires == list(map(list, self._wires)):
-            self._items[:] = items[:known]
+        given = list(items[:known])
+        # Their own equality is much faster than a conversion; messages that cannot be compared are converted.
+        if given == self._items or self._converted(given) == list(map(list, self._wires)):
+            self._items[:] = given
             self._projected = ()
             return items[known:]
+        originals = self._with_originals(items)
         self._restart()
-        return items
+        return originals
+
+    def _with_originals(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Put back what the view hides if a framework keeps the view as its history and changed the end of it."""
+        same = sum(1 for _ in takewhile(bool, map(operator.is_, items, self._last)))
+        places = {id(one): at for at, one in enumerate(self._items)}
+        own = [at for at in range(same) if id(items[at]) in places]
+        if not own or extends(self._items, items[: own[-1] + 1]):  # nothing is hidden there
+            return items
+        return [*self._items[: places[id(items[own[-1]])] + 1], *items[own[-1] + 1 :]]
+
+    def _converted(self, items: Sequence[Item]) -> list[list[JsonObject]]:
+        return [list(self._converter.to_wire(item)) for item in items]
 
     def _append(self, items: Sequence[Item]) -> None:
         assert self._context is not None
@@ -485,17 +503,17 @@ class LiveConversation(Generic[Item]):
             return None
 
         async def save(store: Store) -> str:
-            session = await store.save(self.id, history)
+            try:
+                session = await store.save(self._saved_as or self.id, history)
+            except TooManyBranches:  # names that are made from the first messages are not unique
+                self._saved_as = f"{self.id}-{uuid4().hex}"
+                session = await store.save(self._saved_as, history)
             if session.id not in self._pinned_in:
                 await record_pins(session, self._options.pins)
                 self._pinned_in.add(session.id)
             return session.id
 
-        try:
-            return await self._use_store(save, waits=waits)
-        except TooManyBranches as error:  # the request itself is fine
-            _log.warning("not saved: %s", error)
-            return None
+        return await self._use_store(save, waits=waits)
 
     async def _use_store(self, work: Callable[[Store], Coroutine[Any, Any, Result]], *, waits: bool) -> Result:
         assert self._store is not None
@@ -579,7 +597,7 @@ class LiveConversation(Generic[Item]):
             return self._memory.recall(query_or_reference, tokens=tokens)
 
 
-def _extends(items: Sequence[object], known: Sequence[object]) -> bool:
+def extends(items: Sequence[object], known: Sequence[object]) -> bool:
     """Return whether a list starts with the same objects as another."""
     return len(items) >= len(known) and all(map(operator.is_, known, items))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
@@ -19,15 +19,20 @@ from kompakt.engine.admission import AdmissionSettings
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.errors import DoesNotFit, UsageError
 from kompakt.integrations.conversation import (
+    MAX_CONVERSATIONS,
     AdapterArguments,
     AdapterOptions,
     Conversations,
     Converter,
     RequestFrame,
+    extends,
     missing,
 )
 from kompakt.model.budget import Budget
+from kompakt.model.lru import Lru
 from kompakt.model.messages import JsonObject
+from kompakt.model.tokens import counter_for
+from kompakt.wire.registry import WIRES
 
 try:
     from haystack.components.agents.state import State, replace_values
@@ -116,20 +121,42 @@ def _texts(item: ChatMessage) -> Iterator[str]:
         yield "(media)"
 
 
+_CONVERTER = _ChatConverter()
+
+
+class _CountedMessages(NamedTuple):
+    messages: tuple[ChatMessage, ...]
+    tokens: int
+
+
 class KompaktTokenCounter(TokenCounter):
     """Counts tokens as kompakt does: ``CompactionHook(…, token_counter=KompaktTokenCounter(model=…))``."""
 
     def __init__(self, model: str | None = None) -> None:
         self._model = model
+        self._counted: Lru[int, _CountedMessages] = Lru(MAX_CONVERSATIONS)
+        """What was counted, by the ``id`` of the first message: the hook counts everything before every request."""
 
     def count(self, messages: list[ChatMessage], tools: ToolsType | None = None) -> int:
         """Return the tokens of messages, and of tools if they are given."""
-        body: JsonObject = {"messages": [wire for one in messages for wire in _ChatConverter().to_wire(one)]}
+        body: JsonObject = {"messages": []}
         if tools:
             body["tools"] = [
                 {"type": "function", "function": one.tool_spec} for one in flatten_tools_or_toolsets(tools)
             ]
-        return api.count(body, format="openai-chat", model=self._model).total
+        return api.count(body, format="openai-chat", model=self._model).total + self._messages_tokens(messages)
+
+    def _messages_tokens(self, messages: list[ChatMessage]) -> int:
+        if not messages:
+            return 0
+        known = self._counted.get(id(messages[0]))
+        if known is None or not extends(messages, known.messages):
+            known = _CountedMessages((), 0)
+        counter, wire = counter_for(self._model), WIRES[_CONVERTER.format]
+        new = [item for one in messages[len(known.messages) :] for item in _CONVERTER.to_wire(one)]
+        tokens = known.tokens + sum(map(counter.message, wire.parse(new, None)))
+        self._counted.put(id(messages[0]), _CountedMessages(tuple(messages), tokens))
+        return tokens
 
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments for serialization."""
@@ -158,9 +185,11 @@ class KompaktCompactor(Compactor):
         **options: Unpack[AdapterArguments],
     ) -> None:
         self._options = AdapterOptions(store=store, recall=recall, **options)
-        self._conversations = Conversations(_ChatConverter(), self._options)
+        self._conversations = Conversations(_CONVERTER, self._options)
         self._states: WeakKeyDictionary[State, str] = WeakKeyDictionary()
         """The conversations of running agents."""
+        self._unmarked: Lru[int, str] = Lru(MAX_CONVERSATIONS)
+        """Conversations that did not get shorter yet, by the ``id`` of their first message."""
         self.recall_tool = self._make_recall_tool()
         self.admission_hook = KompaktAdmissionHook(self)
 
@@ -179,7 +208,7 @@ class KompaktCompactor(Compactor):
         self, messages: list[ChatMessage], target_tokens: int, token_counter: TokenCounter
     ) -> list[ChatMessage] | None:
         """Return shorter messages; ``None`` if they would not be shorter."""
-        id = self._id_of(messages) or _new_id()
+        id = self._id_of(messages) or self._unmarked_id(messages)
         conversation = self._conversations.get(id)
         try:
             view = conversation.view(messages, self._frame(target_tokens))
@@ -191,7 +220,7 @@ class KompaktCompactor(Compactor):
         self, messages: list[ChatMessage], target_tokens: int, token_counter: TokenCounter
     ) -> list[ChatMessage] | None:
         """Like ``compact``, also for policies that have to be awaited."""
-        id = self._id_of(messages) or _new_id()
+        id = self._id_of(messages) or self._unmarked_id(messages)
         conversation = self._conversations.get(id)
         try:
             view = await conversation.aview(messages, self._frame(target_tokens))
@@ -212,6 +241,16 @@ class KompaktCompactor(Compactor):
             id, messages = self._admitted_id(state), state.data.get("messages", [])
             view = await self._conversations.get(id).aview(messages, RequestFrame(budget=UNLIMITED))
             self._replace(state, id, messages, view)
+
+    def _unmarked_id(self, messages: Sequence[ChatMessage]) -> str:
+        """Return the conversation that these messages continue; the hook asks again until they are shorter."""
+        first = id(messages[0]) if messages else 0
+        found = self._unmarked.get(first)
+        known = self._conversations.find(found) if found is not None else None
+        if found is None or known is None or not known.is_extended_by(messages):
+            found = _new_id()
+            self._unmarked.put(first, found)
+        return found
 
     def _admitted_id(self, state: State) -> str:
         id = self._id_of(state.data.get("messages", ())) or self._states.get(state) or _new_id()

@@ -7,9 +7,10 @@ the result of a tool and not as words of the user.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack
 from uuid import uuid4
 
 import msgspec
@@ -28,6 +29,7 @@ from kompakt.model.messages import JsonObject
 
 try:
     from smolagents import ActionStep, ChatMessage, MessageRole, MultiStepAgent, Tool, ToolCallingAgent
+    from smolagents.memory import MemoryStep
     from smolagents.models import get_tool_json_schema
 except ImportError as error:
     raise missing("smolagents", error) from error
@@ -74,15 +76,68 @@ def _text(message: ChatMessage) -> str:
     return "\n".join(str(one.get("text", f"({one['type']})")) for one in message.content or ())
 
 
-def _entries(agent: MultiStepAgent, *, summary_mode: bool) -> Iterator[_Entry]:
-    for message in agent.memory.system_prompt.to_messages(summary_mode=summary_mode):
-        yield _Entry({"role": "system", "content": _text(message)}, [message])
-    for number, step in enumerate(agent.memory.steps):
-        messages = step.to_messages(summary_mode=summary_mode)
+class _WrittenStep(NamedTuple):
+    """The entries of a step, and what they were made from."""
+
+    step: MemoryStep
+    source: tuple[object, ...]
+    entries: list[_Entry]
+
+
+class _MemoryWriter:
+    """Writes the steps of a memory to entries. A step that did not change keeps its entries."""
+
+    def __init__(self, *, summary_mode: bool) -> None:
+        self._summary_mode = summary_mode
+        self._written: list[_WrittenStep] = []
+        self._system: _Entry | None = None
+
+    def entries(self, agent: MultiStepAgent) -> list[_Entry]:
+        """Return the entries of the system prompt and of all steps."""
+        found = self._system_entries(agent)
+        steps = agent.memory.steps
+        del self._written[len(steps) :]
+        for number, step in enumerate(steps):
+            source = _source(step)
+            if number < len(self._written):
+                known = self._written[number]
+                if known.step is step and _is_same(known.source, source):
+                    found += known.entries
+                    continue
+                del self._written[number:]
+            made = _WrittenStep(step, source, self._step_entries(number, step))
+            self._written.append(made)
+            found += made.entries
+        return found
+
+    def _system_entries(self, agent: MultiStepAgent) -> list[_Entry]:
+        made = [
+            _Entry({"role": "system", "content": _text(message)}, [message])
+            for message in agent.memory.system_prompt.to_messages(summary_mode=self._summary_mode)
+        ]
+        if len(made) == 1:
+            if self._system is None or self._system.wire != made[0].wire:
+                self._system = made[0]
+            return [self._system]
+        return made
+
+    def _step_entries(self, number: int, step: MemoryStep) -> list[_Entry]:
+        messages = step.to_messages(summary_mode=self._summary_mode)
         if isinstance(step, ActionStep):
-            yield from _action_entries(f"step-{number}", step, messages)
-        else:
-            yield from map(_plain_entry, messages)
+            return list(_action_entries(f"step-{number}", step, messages))
+        return list(map(_plain_entry, messages))
+
+
+def _is_same(known: tuple[object, ...], source: tuple[object, ...]) -> bool:
+    return len(known) == len(source) and all(map(operator.is_, known, source))
+
+
+def _source(step: MemoryStep) -> tuple[object, ...]:
+    """Return what the messages of a step are made from. Callbacks may replace it, for example to drop old images."""
+    if not isinstance(step, ActionStep):
+        return tuple(vars(step).values())
+    lists = (*(step.tool_calls or ()), *(step.observations_images or ()))
+    return (step.model_output, step.observations, step.error, *lists)
 
 
 def _action_entries(id: str, step: ActionStep, messages: list[ChatMessage]) -> Iterator[_Entry]:
@@ -135,6 +190,7 @@ class _MemoryView:
 
     def __init__(self, agent: MultiStepAgent, options: AdapterOptions) -> None:
         self._agent, self._conversations = agent, Conversations(_EntryConverter(), options)
+        self._writers = {mode: _MemoryWriter(summary_mode=mode) for mode in (False, True)}
         self._first_step: object = None
         self._id = ""
 
@@ -145,7 +201,7 @@ class _MemoryView:
         if first is not self._first_step or not self._id:
             self._first_step, self._id = first, f"smolagents-{uuid4().hex}"
         id = f"{self._id}-plan" if summary_mode else self._id
-        entries = list(_entries(self._agent, summary_mode=summary_mode))
+        entries = self._writers[summary_mode].entries(self._agent)
         view = self._conversations.get(id).view(entries, _frame(self._agent))
         return [message for entry in view for message in entry.messages]
 

@@ -7,6 +7,7 @@ session = await store.session("id")
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
@@ -29,14 +30,19 @@ _PAGE = 200
 MAX_BRANCHES = 20
 """Most stored conversations of one name."""
 
+_NUMBERED = re.compile(r"~\d+\Z")
+
 
 class TooManyBranches(UsageError):
     """No more histories are kept under a name."""
 
 
 def branch_name(id: str, number: int) -> str:
-    """Return the name of a stored conversation among those of one name; the first is 1."""
-    return id if number == 1 else f"{id}-{number}"
+    """Return the name of a stored conversation among those of one name; the first is 1.
+
+    No two pairs of id and number have one name: ``recall_saved`` must not search the conversation of another id.
+    """
+    return id if number == 1 and not _NUMBERED.search(id) else f"{id}~{number}"
 
 
 class Store:
