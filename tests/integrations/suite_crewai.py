@@ -181,6 +181,27 @@ class TestCrewAI(AdapterContract, framework="crewai"):
         assert isinstance(caught.value, HookAborted)
         assert script.requests == []
 
+    def test_an_error_of_a_callback_stops_the_crew(self) -> None:
+        """CrewAI would ignore it and send the whole messages."""
+
+        def broken(_: Any) -> None:
+            raise KeyError("mine")
+
+        KompaktHooks(budget=BUDGET, on_compaction=broken).register()
+        with pytest.raises(HookAborted, match="mine"):
+            build_crew(ScriptedLLM(model="m", script=Script()), [read_page]).kickoff()
+
+    def test_hooks_shorten_the_requests_of_a_model_that_other_hooks_used(self) -> None:
+        first = KompaktHooks(budget=BUDGET).register()
+        llm = ScriptedLLM(model="m", script=Script(steps=1))
+        build_crew(llm, [read_page]).kickoff()
+        first.unregister()
+        KompaktHooks(budget=BUDGET).register()
+        llm.script = script = Script(reject=frozenset({12}))
+        assert build_crew(llm, [read_page]).kickoff().raw == "done"
+        assert len(script.requests) == 32
+        assert all(TASK in texts(one) and judge(one) == [] for one in script.requests)
+
     def test_without_the_hooks_nothing_is_compacted(self) -> None:
         hooks = KompaktHooks(budget=BUDGET).register()
         hooks.unregister()

@@ -15,7 +15,7 @@ from typing import Any, Unpack, cast
 from weakref import ref
 
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
-from kompakt.errors import DoesNotFit, KompaktError, Overflowed
+from kompakt.errors import DoesNotFit, Overflowed
 from kompakt.integrations.conversation import (
     MAX_CONVERSATIONS,
     AdapterArguments,
@@ -137,8 +137,9 @@ class KompaktHooks:
             run.is_refused = False  # the model answered
         _rewrite(run, messages, None)
         # CrewAI has the model summarize an overlong conversation. It must not: messages would be lost.
+        # Other hooks may have used the same model before.
         llm: Any = context.llm
-        if "summarize_messages" not in vars(llm):
+        if getattr(vars(llm).get("summarize_messages"), "func", None) != self._shorten:
             object.__setattr__(llm, "summarize_messages", partial(self._shorten, llm))
 
     def before_tool_call(self, context: ToolCallHookContext) -> None:
@@ -189,7 +190,7 @@ def _rewrite(run: _ExecutorRun, messages: list[JsonObject], refused: Overflow | 
         messages[:] = run.conversation.view(messages, _frame(run.executor()), refused=refused)
     except DoesNotFit as error:
         raise CrewDoesNotFit(floor=error.floor, budget=error.budget, largest=error.largest) from error
-    except KompaktError as error:
+    except Exception as error:  # noqa: BLE001 — CrewAI sends the whole messages after any other error, also of a callback
         raise HookAborted(str(error), source="kompakt") from error
     run.shown = len(messages)
 
