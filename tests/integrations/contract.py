@@ -281,6 +281,7 @@ TESTS = {
         "test_a_rejection_is_recognized_by_its_text",
         "test_a_request_that_stays_too_long_is_a_typed_error",
     ),
+    "unfit": ("test_what_does_not_fit_is_an_error",),
     "recall": ("test_recall_finds_what_left_the_context",),
     "admission": (
         "test_large_results_are_shortened_before_the_model_sees_them",
@@ -463,6 +464,17 @@ class AdapterContract:
             self.run_loop(Script(), mode=self.modes[0], budget=BUDGET, pins=[page(LARGE)], store=url)
         failures = [one.reason for one in events(url) if isinstance(one, CompactionFailure)]
         assert failures and all("pinned texts" in one for one in failures)
+
+    def test_what_does_not_fit_is_an_error(self) -> None:
+        """It must reach the caller: some frameworks ignore errors of callbacks and send the whole messages."""
+        script = Script()
+        with pytest.raises(Exception) as caught:  # noqa: PT011 — frameworks wrap it in errors of their own
+            self.run_loop(script, mode=self.modes[0], budget=BUDGET, pins=[page(LARGE)])
+        chain: list[BaseException | None] = [caught.value]
+        while (last := chain[-1]) is not None:
+            chain.append(last.__cause__ or last.__context__)
+        assert any(isinstance(one, kompakt.DoesNotFit) for one in chain), repr(caught.value)
+        assert all(kompakt.count(one, format="openai-chat").total <= BUDGET for one in script.requests)
 
     def test_the_store_has_the_whole_conversation(self, tmp_path: Any) -> None:
         url = f"sqlite:///{tmp_path / 'agent.db'}"

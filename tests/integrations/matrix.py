@@ -25,6 +25,7 @@ CHECKS = {
     "kept": "own messages unchanged",
     "objects": "same objects",
     "retry": "overflow retried once",
+    "unfit": "`DoesNotFit` raised",
     "recall": "`recall`",
     "admission": "admission",
 }
@@ -75,6 +76,7 @@ FRAMEWORKS = {
         {
             "kept": "The hook replaces the messages of the agent's state.",
             "retry": "A compactor does not see errors of the model. A wrapped client does.",
+            "unfit": "The hook asks for a size, and what cannot get as small is sent.",
         },
     ),
     "smolagents": Framework(
@@ -90,7 +92,6 @@ FRAMEWORKS = {
         "LlamaIndex",
         {
             "sync": "Its agents are asynchronous. Synchronous calls of the model are tested by themselves.",
-            "recall": "A model cannot add a tool to its agent.",
         },
     ),
     "crewai": Framework(

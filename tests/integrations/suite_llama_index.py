@@ -76,7 +76,6 @@ def read_page(number: int) -> str:
 
 class TestLlamaIndex(AdapterContract, framework="llama_index"):
     def make_adapter(self, **options: Any) -> Any:
-        options.pop("recall", None)
         return KompaktLLM(ScriptedLLM(seen=[]), **options)
 
     def run_loop(
@@ -86,7 +85,7 @@ class TestLlamaIndex(AdapterContract, framework="llama_index"):
         _running.set(script)
         agent = FunctionAgent(
             llm=llm,
-            tools=[read_page],
+            tools=[read_page, *([llm.recall_tool] if options.get("recall", True) else [])],
             system_prompt="You read.",
             streaming=mode == "stream",
             timeout=None,
@@ -120,6 +119,11 @@ class TestLlamaIndex(AdapterContract, framework="llama_index"):
         fitting = KompaktLLM(ScriptedLLM(script=Script(steps=0), seen=seen), budget=BUDGET)
         assert fitting.chat(messages).message.content == "done"
         assert seen[-1] is messages[-1]
+
+    def test_recall_finds_what_left_the_context(self) -> None:
+        """Tools of an agent are fixed, so recall is offered from the start."""
+        run = self.run_loop(Script(recall_at=25), budget=BUDGET)
+        assert "D15838" in texts(run.script.requests[25])
 
     def test_equal_conversations_of_one_model_do_not_mix(self) -> None:
         first, second = [ChatMessage(role="user", content=TASK)], [ChatMessage(role="user", content=TASK)]

@@ -381,6 +381,11 @@ class LiveConversation(Generic[Item]):
         self._append(new)
         return self._context
 
+    @property
+    def items(self) -> Sequence[Item]:
+        """The messages of the conversation, with those that the view hides."""
+        return tuple(self._items)
+
     def is_extended_by(self, items: Sequence[Item]) -> bool:
         """Return whether a list starts with the messages of this conversation, or equal ones."""
         known = self._items

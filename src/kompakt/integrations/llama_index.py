@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Sequence
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any, Unpack
 
 import msgspec
 
+from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.integrations.conversation import (
     AdapterArguments,
     AdapterOptions,
@@ -24,15 +25,21 @@ from kompakt.integrations.conversation import (
 )
 from kompakt.model.json import encode
 from kompakt.model.messages import JsonObject
+from kompakt.model.phrases import RECALL_DOWN
 
 try:
     from llama_index.core.base.llms.types import ChatMessage, ChatResponse, LLMMetadata, MessageRole, ToolCallBlock
     from llama_index.core.bridge.pydantic import PrivateAttr
     from llama_index.core.llms.function_calling import FunctionCallingLLM
+    from llama_index.core.tools import FunctionTool
+    from llama_index.core.workflow import Context
 except ImportError as error:
     raise missing("llama_index", error) from error
 
 __all__ = ["KompaktLLM"]
+
+SCRATCHPAD = "scratchpad"
+"""Where the state of a ``FunctionAgent`` has the tool calls of the running turn."""
 
 MAX_ALIKE = 20
 """Conversations in memory that start with the same message."""
@@ -53,7 +60,7 @@ class _BlockConverter(Converter[ChatMessage]):
         calls = _calls(item)
         if calls:
             return [{"role": "assistant", "content": text or None, "tool_calls": calls}]
-        if item.role in (MessageRole.SYSTEM, MessageRole.DEVELOPER):
+        if _is_system(item):
             return [{"role": "system", "content": text or "(empty)"}]
         spoken = item.role in (MessageRole.ASSISTANT, MessageRole.MODEL, MessageRole.CHATBOT)
         return [{"role": "assistant" if spoken else "user", "content": text or "(empty)"}]
@@ -101,11 +108,23 @@ def _call(id: str, name: str, arguments: str) -> JsonObject:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+def _is_system(item: ChatMessage) -> bool:
+    return item.role in (MessageRole.SYSTEM, MessageRole.DEVELOPER)
+
+
+def _name(messages: Sequence[ChatMessage]) -> str:
+    """Return the name of all conversations that start with the same request."""
+    first = next((one for one in messages if not _is_system(one)), None)
+    wire = [] if first is None else list(_BlockConverter().to_wire(first))
+    return f"llama-index-{sha256(encode(wire)).hexdigest()[:24]}"
+
+
 class KompaktLLM(FunctionCallingLLM):
     """Keeps the requests of a language model inside the window: ``FunctionAgent(llm=KompaktLLM(llm, budget=…))``.
 
     ``budget`` is a number of tokens or a ``Budget``; by default it is the window of the model. ``pins`` are texts that
-    must be kept verbatim. ``store`` is the URL of a store that gets the whole conversation at each compaction.
+    must be kept verbatim. ``store`` is the URL of a store that gets the whole conversation at each compaction. Give
+    ``recall_tool`` to the agent (``tools=[…, llm.recall_tool]``): the model can then search what left its context.
     """
 
     _llm: Any = PrivateAttr()
@@ -116,11 +135,24 @@ class KompaktLLM(FunctionCallingLLM):
         llm: FunctionCallingLLM,
         *,
         store: str | None = None,
+        recall: bool = True,
         **options: Unpack[AdapterArguments],
     ) -> None:
         super().__init__(callback_manager=llm.callback_manager, system_prompt=llm.system_prompt)
-        chosen = AdapterOptions(store=store, recall=False, **options)
+        chosen = AdapterOptions(store=store, recall=recall, **options)
         self._llm, self._conversations = llm, Conversations(_BlockConverter(), chosen)
+
+    @property
+    def recall_tool(self) -> FunctionTool:
+        """Return the tool that searches the conversation of the agent that calls it."""
+
+        async def recall(ctx: Any, query: str) -> str:
+            messages = [*await (await ctx.store.get("memory")).aget(), *await ctx.store.get(SCRATCHPAD, default=[])]
+            known = self._begun(messages)
+            return RECALL_DOWN if known is None else (await known.arecall(query)).text
+
+        recall.__annotations__ = {"ctx": Context, "query": str, "return": str}  # LlamaIndex reads them as types
+        return FunctionTool.from_defaults(async_fn=recall, name=TOOL_NAME, description=TOOL_DESCRIPTION)
 
     @classmethod
     def class_name(cls) -> str:
@@ -134,14 +166,21 @@ class KompaktLLM(FunctionCallingLLM):
 
     def _conversation(self, messages: Sequence[ChatMessage]) -> LiveConversation[ChatMessage]:
         """Return the conversation that these messages continue. A model has no ids of conversations."""
-        first = next((one for one in messages if one.role not in (MessageRole.SYSTEM, MessageRole.DEVELOPER)), None)
-        wire = [] if first is None else list(_BlockConverter().to_wire(first))
-        name = f"llama-index-{sha256(encode(wire)).hexdigest()[:24]}"
+        name = _name(messages)
         for number in range(1, MAX_ALIKE + 1):
             known = self._conversations.find(f"{name}-{number}")
             if known is None or known.is_extended_by(messages):
                 return self._conversations.get(f"{name}-{number}")
         return self._conversations.get(name)
+
+    def _begun(self, messages: Sequence[ChatMessage]) -> LiveConversation[ChatMessage] | None:
+        """Return the conversation that these messages continue, without system prompt; ``None`` if there is none."""
+        name = _name(messages)
+        for number in range(1, MAX_ALIKE + 1):
+            known = self._conversations.find(f"{name}-{number}")
+            if known is not None and known.is_extended_by([*takewhile(_is_system, known.items), *messages]):
+                return known
+        return None
 
     def _frame(self, options: dict[str, Any]) -> RequestFrame:
         tools: Any = options.get("tools") or ()
