@@ -468,7 +468,7 @@ class AdapterContract:
     def test_what_does_not_fit_is_an_error(self) -> None:
         """It must reach the caller: some frameworks ignore errors of callbacks and send the whole messages."""
         script = Script()
-        with pytest.raises(Exception) as caught:  # noqa: PT011 — frameworks wrap it in errors of their own
+        with pytest.raises(Exception) as caught:  # frameworks wrap it in errors of their own
             self.run_loop(script, mode=self.modes[0], budget=BUDGET, pins=[page(LARGE)])
         chain: list[BaseException | None] = [caught.value]
         while (last := chain[-1]) is not None:

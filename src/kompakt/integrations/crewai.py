@@ -190,7 +190,7 @@ def _rewrite(run: _ExecutorRun, messages: list[JsonObject], refused: Overflow | 
         messages[:] = run.conversation.view(messages, _frame(run.executor()), refused=refused)
     except DoesNotFit as error:
         raise CrewDoesNotFit(floor=error.floor, budget=error.budget, largest=error.largest) from error
-    except Exception as error:  # noqa: BLE001 — CrewAI sends the whole messages after any other error, also of a callback
+    except Exception as error:  # CrewAI ignores all others, also those of a callback, and sends the whole messages
         raise HookAborted(str(error), source="kompakt") from error
     run.shown = len(messages)
 
