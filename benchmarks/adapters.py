@@ -1,52 +1,130 @@
-"""The time that a framework adapter adds to one step of a long conversation: ``python -m benchmarks.adapters``."""
+"""The time that a framework adapter adds to one step of a long conversation.
+
+    python -m benchmarks.adapters           with plain dictionaries
+    python -m benchmarks.adapters FRAMEWORK with the messages of a framework, in its environment
+
+Run the second in the environments of scripts/test_integrations.py. Some frameworks give the same objects at every step,
+others make new ones: the adapter then has to compare all of them.
+"""
 
 from __future__ import annotations
 
+import copy
+import importlib
 import json
 import statistics
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from kompakt.integrations.conversation import AdapterOptions, LiveConversation, RequestFrame, WireConverter
+import kompakt
+from kompakt.integrations.conversation import AdapterOptions, Converter, LiveConversation, RequestFrame, WireConverter
 
 RESULT = Path(__file__).parent / "results" / "adapters.json"
 SIZES = (1_000, 5_000, 20_000)
+SIZE = 5_000
 STEPS = 200
+BUDGET = AdapterOptions(budget=200_000)
+
+Messages = list[Any]
 
 
-def step(number: int) -> list[Any]:
-    """Return one small call and its result."""
-    call = {"id": f"c{number}", "type": "function", "function": {"name": "read", "arguments": f'{{"row": {number}}}'}}
-    return [
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": f"c{number}", "content": f"row {number} is complete"},
-    ]
+def same(messages: Messages) -> Messages:
+    """Return the objects of the step before."""
+    return messages
 
 
-def measure(size: int) -> dict[str, float]:
+def rebuilt(messages: Messages) -> Messages:
+    """Return new messages with the same contents, as OpenAI Agents makes them from its run items."""
+    return [dict(one) for one in messages]
+
+
+class Framework(NamedTuple):
+    """What an adapter gets from its framework."""
+
+    converter: str | tuple[str, Sequence[str]]
+    """The name of its converter, or a format and the fields of the framework's messages."""
+    given: Callable[[Messages], Messages] = same
+
+
+CHAT = ("openai-chat", ())
+
+FRAMEWORKS = {
+    "adk": Framework("_GeminiConverter", copy.deepcopy),
+    "agent_framework": Framework("_ContentConverter"),
+    "autogen": Framework("_MessageConverter"),
+    "crewai": Framework(("openai-chat", ("role", "content", "tool_calls", "tool_call_id", "name"))),
+    "haystack": Framework("_ChatConverter"),
+    "langchain": Framework("_ChatConverter"),
+    "litellm": Framework(CHAT, copy.deepcopy),
+    "llama_index": Framework("_BlockConverter"),
+    "openai_agents": Framework(("openai-responses", ()), rebuilt),
+    "pydantic_ai": Framework("_PartConverter"),
+    "strands": Framework(("bedrock", ("role", "content"))),
+}
+
+
+def steps(count: int) -> Messages:
+    """Return a request, small calls and their results."""
+    found: Messages = [{"role": "user", "content": "Read all rows."}]
+    for number in range(count):
+        call = {"name": "read", "arguments": f'{{"row": {number}}}'}
+        calls = [{"id": f"c{number}", "type": "function", "function": call}]
+        found.append({"role": "assistant", "content": None, "tool_calls": calls})
+        found.append({"role": "tool", "tool_call_id": f"c{number}", "content": f"row {number} is complete"})
+    return found
+
+
+def measure(
+    size: int,
+    converter: Converter[Any] | None = None,
+    given: Callable[[Messages], Messages] = same,
+    *,
+    count: int = STEPS,
+) -> dict[str, float]:
     """Return CPU milliseconds of a step at this number of messages."""
-    conversation = LiveConversation("c", WireConverter("openai-chat"), AdapterOptions(budget=200_000))
-    messages: list[Any] = [{"role": "user", "content": "Read all rows."}]
-    messages += [one for number in range(size // 2) for one in step(number)]
-    conversation.view(messages, RequestFrame())
+    converter = converter or WireConverter("openai-chat")
+    wires = kompakt.render(kompakt.parse(steps(size // 2 + count), "openai-chat"), format=converter.format)
+    known = [wires] if not isinstance(wires, dict) else list(wires.values())
+    items = next(one for one in known if isinstance(one, list))
+    own = [one if isinstance(converter, WireConverter) else converter.from_wire(one, None) for one in items]
+    conversation = LiveConversation("c", converter, BUDGET)
+    conversation.view(given(own[: size + 1]), RequestFrame())
     seconds: list[float] = []
-    for number in range(STEPS):
-        messages += step(size + number)
+    alive: list[Messages] = []  # the framework frees its copies, not the adapter
+    for number in range(1, count + 1):
+        messages = given(own[: size + 1 + 2 * number])
+        alive.append(messages)
         began = time.process_time()
         conversation.view(messages, RequestFrame())
         seconds.append(time.process_time() - began)
     return {"messages": size, "median_ms": round(1_000 * statistics.median(seconds), 3)}
 
 
-def main() -> None:
+def measure_framework(name: str) -> dict[str, Any]:
+    """Return the time of a step with the messages of a framework, which has to be installed."""
+    chosen = FRAMEWORKS[name]
+    if isinstance(chosen.converter, str):
+        converter = getattr(importlib.import_module(f"kompakt.integrations.{name}"), chosen.converter)()
+    else:
+        converter = WireConverter(*chosen.converter)
+    kinds = {same: "same", rebuilt: "new", copy.deepcopy: "copied"}
+    return {**measure(SIZE, converter, chosen.given, count=20), "objects": kinds[chosen.given]}
+
+
+def main(names: Sequence[str]) -> None:
     """Measure and write the result."""
-    rows = [measure(size) for size in SIZES]
-    RESULT.write_text(json.dumps(rows, indent=1) + "\n")
-    for row in rows:
-        sys.stdout.write(f"{row['messages']:>7} messages: {row['median_ms']} ms per step\n")
+    results: dict[str, Any] = json.loads(RESULT.read_text()) if names else {"frameworks": {}}
+    results["frameworks"].update({name: measure_framework(name) for name in names})
+    if not names:
+        results["sizes"] = {str(size): measure(size) for size in SIZES}
+    RESULT.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+    rows = {name: results["frameworks"][name] for name in names} or results["sizes"]
+    for name, row in rows.items():
+        sys.stdout.write(f"{name}: {row['median_ms']} ms per step at {row['messages']} messages\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

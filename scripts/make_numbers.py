@@ -286,6 +286,22 @@ def harness_design_table() -> Iterator[str]:
         yield f"| {reason[0].upper()}{reason[1:]} | {len(tests)} |"
 
 
+OBJECTS = {
+    "same": "the same objects",
+    "new": "new objects",
+    "copied": "deep copies",
+}
+"""What a framework gives to its adapter at every step."""
+
+
+def adapters_table() -> Iterator[str]:
+    """Yield the time that each adapter adds to a step."""
+    yield "| framework | what it gives at every step | milliseconds |"
+    yield "|---|---|---:|"
+    for name, row in results()["adapters"]["frameworks"].items():
+        yield f"| [`{name}`](../integrations/{name}.md) | {OBJECTS[row['objects']]} | {row['median_ms']:.2f} |"
+
+
 PYTHONS = ("3.11", "3.12", "3.13")
 """Versions of Python that the package supports."""
 
@@ -310,6 +326,7 @@ def packaging_table() -> Iterator[str]:
 
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {
+    "adapters": adapters_table,
     "comparison": comparison_table,
     "exam": exam_table,
     "harness": harness_table,

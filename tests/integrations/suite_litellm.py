@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else the import waits for the network
@@ -111,6 +112,21 @@ class TestLiteLLM(AdapterContract, framework="litellm"):
         litellm.callbacks = [Recorder(objects.give), made, Recorder(objects.show)]
         text, messages = asyncio.run(converse(script, thread, stream=mode == "stream"))
         return Run(script, text, [str(one["content"]) for one in messages], objects.same)
+
+    def test_conversations_without_names_that_start_alike_do_not_mix(self) -> None:
+        """Requests without a session id are told apart by their messages."""
+        beat = Barrier(2)
+
+        def run(first: int, beat: Barrier | None = None) -> list[str]:
+            script = Script(first=first, beat=beat)
+            asyncio.run(converse(script, ""))
+            return [texts(one) for one in script.requests]
+
+        litellm.callbacks = [KompaktLogger(budget=BUDGET)]
+        with ThreadPoolExecutor(2) as threads:
+            both = list(threads.map(lambda first: run(first, beat), (0, 200)))
+        litellm.callbacks = [KompaktLogger(budget=BUDGET)]
+        assert both == [run(0), run(200)]
 
     def test_two_conversations_in_two_threads_do_not_mix(self) -> None:
         """Callbacks of LiteLLM are global, so both conversations use the same one."""

@@ -6,9 +6,20 @@ import ast
 from typing import Any
 
 import pytest
-from smolagents import CodeAgent, LogLevel, Model, ToolCallingAgent, tool
+from smolagents import ActionStep, CodeAgent, LogLevel, Model, ToolCallingAgent, tool
 from smolagents.models import ChatMessage, ChatMessageToolCall, ChatMessageToolCallFunction, MessageRole
-from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, judge, page, run_page, texts
+from tests.integrations.contract import (
+    BUDGET,
+    STEPS,
+    TASK,
+    AdapterContract,
+    Run,
+    Script,
+    judge,
+    page,
+    run_page,
+    texts,
+)
 
 import kompakt
 from kompakt.integrations.smolagents import keep_inside_window
@@ -91,6 +102,23 @@ class TestSmolagents(AdapterContract, framework="smolagents"):
         return Run(
             script, done, [one.removeprefix("Execution logs:\n").split("\nLast output")[0].strip() for one in kept]
         )
+
+    def test_a_step_writes_only_what_is_new(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        written: list[Any] = []
+        write = ActionStep.to_messages
+        monkeypatch.setattr(ActionStep, "to_messages", lambda step, **mode: written.append(step) or write(step, **mode))
+        self.run_loop(Script(), budget=BUDGET)
+        assert len(written) <= STEPS + 1
+
+    def test_a_step_that_a_callback_changed_is_written_anew(self) -> None:
+        """Callbacks drop what old steps do not need, for example images."""
+        agent = ToolCallingAgent(tools=[read_page], model=ScriptedModel(Script(steps=3)), verbosity_level=LogLevel.OFF)
+        keep_inside_window(agent, budget=BUDGET)
+        agent.run(TASK)
+        assert page(1) in texts(as_chat(agent.write_memory_to_messages()))
+        agent.memory.steps[1].observations = "dropped"
+        view = texts(as_chat(agent.write_memory_to_messages()))
+        assert page(1) not in view and "dropped" in view
 
     def test_recall_finds_what_left_the_context(self) -> None:
         """The system prompt lists the tools of an agent, so recall is offered from the start."""
