@@ -696,6 +696,14 @@ class TestConversations:
         assert one.recall("depot number of fact-2")
         assert not other.recall("depot number of fact-2")
 
+    def test_the_messages_of_all_conversations_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Runs end, but most frameworks do not say so."""
+        monkeypatch.setattr("kompakt.integrations.conversation.MAX_MESSAGES", 100)
+        made = Conversations(Plain(), AdapterOptions(budget=BUDGET))
+        for number in range(6):
+            made.get(str(number)).view(history(20), RequestFrame())
+        assert [made.find(str(number)) is not None for number in range(6)] == [False, False, False, True, True, True]
+
     def test_a_conversation_is_known_after_its_first_use(self) -> None:
         made = Conversations(Plain(), AdapterOptions(budget=BUDGET))
         assert made.find("a") is None

@@ -55,6 +55,10 @@ _log = logging.getLogger("kompakt.integrations")
 MAX_CONVERSATIONS = 1_000
 """Conversations that one adapter keeps in memory; the least recently used one is read anew when it returns."""
 
+MAX_MESSAGES = 200_000
+"""Messages of all conversations that one adapter keeps in memory, about half a gigabyte. Most frameworks do not say when
+a run has ended. A single conversation may have more."""
+
 LOCK_SECONDS, LOCK_PAUSE = 60, 0.005
 """How long a synchronous call waits for another one on its conversation; how often an asynchronous one looks again."""
 
@@ -382,6 +386,11 @@ class LiveConversation(Generic[Item]):
         return self._context
 
     @property
+    def size(self) -> int:
+        """How many messages the conversation has."""
+        return len(self._items)
+
+    @property
     def items(self) -> Sequence[Item]:
         """The messages of the conversation, with those that the view hides."""
         return tuple(self._items)
@@ -620,9 +629,20 @@ class Conversations(Generic[Item]):
         with self._lock:
             found = self._known.get(id)
             if found is None:
+                self._evict()
                 found = LiveConversation(id, self.converter, self.options)
                 self._known.put(id, found)
             return found
+
+    def _evict(self) -> None:
+        """Forget the least recently used conversations if all have too many messages."""
+        known = self._known.items()
+        total = sum(one.size for _, one in known)
+        for id, one in known[:-1]:
+            if total <= MAX_MESSAGES:
+                break
+            self._known.remove(id)
+            total -= one.size
 
     def find(self, id: str) -> LiveConversation[Item] | None:
         """Return a conversation if it is in memory."""
