@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import httpx2
+from openai import AsyncOpenAI
 from pydantic_ai import Agent, Tool
 from pydantic_ai.capabilities import AbstractCapability, ToolSearch
 from pydantic_ai.messages import (
@@ -19,8 +21,21 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
-from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, TooLong, page, run_page
+from tests.integrations.contract import (
+    BUDGET,
+    TASK,
+    AdapterContract,
+    FakeOpenAI,
+    Run,
+    Script,
+    TooLong,
+    judge,
+    page,
+    run_blocks,
+    run_page,
+)
 
+import kompakt
 from kompakt.integrations.pydantic_ai import Kompakt
 
 
@@ -214,3 +229,21 @@ class TestPydanticAI(AdapterContract, framework="pydantic_ai"):
     def test_the_page_runs(self) -> None:
         names = run_page("pydantic_ai", model=scripted(Script(steps=2), []), tools=[read_page])
         assert names["answer"].output == "done"
+
+    def test_a_wrapped_client_shortens_and_retries(self) -> None:
+        script = Script(reject=frozenset({12}))
+        fake = FakeOpenAI(script)
+
+        async def respond(request: Any) -> Any:
+            status, body = fake.answer(request.content)
+            return httpx2.Response(status, json=body)
+
+        http = httpx2.AsyncClient(transport=httpx2.MockTransport(respond))
+        client = AsyncOpenAI(api_key="none", http_client=http, max_retries=0)
+        names = run_blocks(
+            "docs/integrations/wrap.md", "python", section="Pydantic AI", openai_client=client, tools=[read_page]
+        )
+        assert names["answer"].output == "done"
+        sizes = [kompakt.count(one, format="openai-chat").total for one in script.requests]
+        assert sizes[13] < sizes[12]
+        assert [judge(one) for one in script.requests] == [[] for _ in script.requests]
