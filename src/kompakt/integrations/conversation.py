@@ -56,8 +56,8 @@ MAX_CONVERSATIONS = 1_000
 """Conversations that one adapter keeps in memory; the least recently used one is read anew when it returns."""
 
 MAX_MESSAGES = 200_000
-"""Messages of all conversations that one adapter keeps in memory, about half a gigabyte. Most frameworks do not say when
-a run has ended. A single conversation may have more."""
+"""Messages of all conversations that one adapter keeps in memory, about half a gigabyte. Most frameworks do not say
+when a run has ended. A single conversation may have more."""
 
 LOCK_SECONDS, LOCK_PAUSE = 60, 0.005
 """How long a synchronous call waits for another one on its conversation; how often an asynchronous one looks again."""
