@@ -247,6 +247,7 @@ BLANKET = {
     "gateway/http/access_log.py": 1,
     "hosts/hook.py": 1,
     "integrations/conversation.py": 2,
+    "integrations/crewai.py": 1,
 }
 """Handlers of every exception. Most are around user code: clients, context providers, compaction hooks, tools,
 strategies, triggers, compaction listeners and summarizers. The others are outer edges: of the gateway, of the hooks,
