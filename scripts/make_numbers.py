@@ -123,8 +123,7 @@ def exam_scores() -> dict[str, dict[str, float]]:
     """
     first = ("grades", "grades.second")  # two graders
     rounds = {
-        "key": dict.fromkeys(("summary", "same", "tenth"), first),
-        "key.narrative": {"narrative": ("grades.narrative",)},
+        "key": dict.fromkeys(("summary", "same", "narrative", "tenth"), first),
         "key.sizes": dict.fromkeys(("20", "33"), ("grades.sizes",)),
         "key.recall": {"recall": ("grades.recall",)},
     }
