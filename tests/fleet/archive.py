@@ -9,7 +9,7 @@ from typing import Any
 from tests.histories.plain import build
 from tests.wire.transcripts.transcript_files import META, TURN, Writer, item
 
-FORMATS = ("openai-chat", "openai-responses", "anthropic", "gemini")
+FORMATS = ("openai-chat", "openai-responses", "anthropic", "gemini", "bedrock")
 KINDS = (*FORMATS, "claude-code", "codex", "lines")
 
 HOSTILE = (
@@ -26,7 +26,7 @@ HOSTILE = (
 """Content of files that are no sessions, or broken ones."""
 
 
-def write_archive(folder: Path, *, sessions: int, hostile: int, messages: int = 36) -> None:
+def write_archive(folder: Path, *, sessions: int, hostile: int, messages: int = 42) -> None:
     """Write sessions of all kinds into a folder, two of each kind beside each other, and hostile files."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(sessions):
@@ -48,7 +48,7 @@ def session(kind: str, *, messages: int = 36, seed: int = 0) -> bytes:
     if kind == "codex":
         return _lines(codex(messages, seed))
     if kind == "lines":
-        bodies = [build(FORMATS[(seed + place) % 4], messages=messages, seed=seed + place) for place in range(2)]
+        bodies = [build(FORMATS[(seed + place) % len(FORMATS)], messages=messages, seed=seed + place) for place in range(2)]
         return _lines([bodies[0], {"custom_id": "a", "method": "POST", "body": bodies[1]}])
     return json.dumps(build(kind, messages=messages, seed=seed)).encode()
 

@@ -33,7 +33,7 @@ BUDGET = 3_000
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("archive")
-    write_archive(folder, sessions=14, hostile=len(HOSTILE))
+    write_archive(folder, sessions=2 * len(KINDS), hostile=len(HOSTILE))
     return folder
 
 
