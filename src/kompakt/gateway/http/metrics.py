@@ -74,6 +74,17 @@ class Metrics:
         )
         self.recalls = Counter("kompakt_recall_calls", "Recall tool calls answered.", registry=registry)
         self.store_failures = Counter("kompakt_store_failures", "Failed store calls.", registry=registry)
+        self.queued_writes = Gauge(
+            "kompakt_queued_writes",
+            "Writes that wait in the background. At 1,000 of a worker, requests wait too.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.background_writes = Counter(
+            "kompakt_background_writes",
+            "Writes taken from that queue. One may contain several requests of a session.",
+            registry=registry,
+        )
         self.degraded = Counter("kompakt_degraded", "Requests served without the store.", registry=registry)
         self.new_tenants = Counter(
             "kompakt_new_tenants", "Unknown credentials that came with a long history.", registry=registry

@@ -27,6 +27,7 @@ from kompakt.engine.pivot.saved_state import SavedContext
 from kompakt.engine.recall import Recalled
 from kompakt.errors import Conflict, KompaktError, UsageError
 from kompakt.gateway.concurrency import off_loop
+from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.pivots.lookup import Pivot
 from kompakt.gateway.request.history import HashChain, decode_item, parse_items
 from kompakt.model.json import prepare
@@ -342,8 +343,10 @@ class WriteBehind:
         *,
         max_writes: int = MAX_WRITES,
         max_bytes: int = MAX_BYTES,
+        metrics: Metrics | None = None,
     ) -> None:
         self._on_failure = on_failure
+        self._metrics = metrics or Metrics()
         self._max_writes, self._max_bytes = max_writes, max_bytes
         self._requests: OrderedDict[SessionKey, list[_QueuedRequest]] = OrderedDict()
         self._others: deque[_QueuedWrite] = deque()
@@ -364,11 +367,13 @@ class WriteBehind:
         queued = [one for one in self._pop(session) if not extends(chain, one.chain)]
         self._requests[session] = [*queued, _QueuedRequest(chain, write)]
         self._size += sum(one.chain.size for one in self._requests[session])
+        self._count()
         self._start()
 
     def put_other(self, write: Write, size: int) -> None:
         self._others.append(_QueuedWrite(write, size))
         self._size += size
+        self._count()
         self._start()
 
     def has_other(self, session: SessionKey, chain: HashChain) -> bool:
@@ -410,6 +415,7 @@ class WriteBehind:
             for _ in range(min(count, len(self._others))):
                 other = self._others.popleft()
                 self._size -= other.size
+                self._count()
                 await self._perform(other.write)
 
     async def flush(self) -> None:
@@ -423,7 +429,11 @@ class WriteBehind:
     def _pop(self, session: SessionKey) -> Sequence[_QueuedRequest]:
         queued = self._requests.pop(session, ())
         self._size -= sum(one.chain.size for one in queued)
+        self._count()
         return queued
+
+    def _count(self) -> None:
+        self._metrics.queued_writes.set(len(self._requests) + len(self._others))
 
     def _start(self) -> None:
         if self._worker is None or self._worker.done():
@@ -453,6 +463,7 @@ class WriteBehind:
             await asyncio.sleep(_POLL)
 
     async def _perform(self, write: Write) -> None:
+        self._metrics.background_writes.inc()
         try:
             await write()
         except KompaktError as error:

@@ -152,7 +152,7 @@ class GatewayStorage:
         self._cache = PivotCache()
         self._branches = Lru[bytes, RecordedBranch](MAX_BRANCHES)
         self._written = WrittenPrefixes()
-        self._queue = WriteBehind(self.store_failed)
+        self._queue = WriteBehind(self.store_failed, metrics=metrics)
         self._locks = KeyedLocks()
         self._retry_at = 0.0
 
