@@ -96,6 +96,9 @@ class StandIn:
         rows = tuple(found[start : start + limit])
         return SessionList(rows=rows, next=str(start + limit) if start + limit < len(found) else None, total=len(found))
 
+    async def only(self) -> str | None:
+        return self.sessions_made[0].id if len(self.sessions_made) == 1 else None
+
     async def session(self, id: str) -> SessionDetail:
         row = next((row for row in self.sessions_made if row.id == id), None)
         if row is None:

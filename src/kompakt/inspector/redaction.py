@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from kompakt.engine.compaction.policies import BUILT_IN, REGISTRY
 from kompakt.model.messages import JsonObject
-from kompakt.view.values import KINDS
+from kompakt.view.values import KINDS, kind_name
 from kompakt.wire.registry import WIRES
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
@@ -35,7 +35,7 @@ _NODES = {
     "User",
     "Assistant",
     "Tool results",
-    "Ledger",
+    "Summary",
     "Framing",
     "Pivot",
     "Not in the recording",
@@ -44,8 +44,8 @@ _NODES = {
 """Names of parts of a context that kompakt gives."""
 
 _REASONS = re.compile(
-    r"(?:[\W\d_]|\b(?:an?|agent|as|at|budget|by|cut|due|fits|for|full|in|is|its|limit|long|longer|manual|messages|model|"
-    r"nearly|note|of|old|older|on|or|outputs?|over|overflow|pivot|removed|replaced|requested|results?|short|"
+    r"(?:[\W\d_]|\b(?:an?|agent(?:'s)?|as|at|budget|by|cut|due|fits|for|full|in|is|its|limit|long|longer|manual|messages|"
+    r"model|nearly|note|of|old|older|on|or|outputs?|over|overflow|own|pivot|removed|replaced|requested|results?|short|"
     r"shortened|summary|text|than|the|to|tokens?|tool|trigger|was|what|window|with)\b)*",
     re.I,
 )
@@ -90,7 +90,7 @@ class Redaction:
         }
 
     def _text(self, kind: object, size: int) -> Any:
-        return f"[{str(kind).replace('_', ' ')}, {size:,} characters]"
+        return f"[{kind_name(str(kind))}, {size:,} characters]"
 
     def _value(self, name: str, value: Any) -> Any:
         if isinstance(value, dict):
@@ -108,7 +108,7 @@ class Redaction:
         kind, tokens = value.get("kind"), value.get("tokens")
         size = f"{tokens:,} tokens" if isinstance(tokens, int) else "?"
         if "title" in value:
-            what = str(kind).replace("_", " ") if kind in KINDS else "text"
+            what = kind_name(str(kind)) if kind in KINDS else "text"
             made["title"] = f"[{what}, {size}]" if "last_activity" not in value else f"[session, {size}]"
         if "children" in value:
             made["name"] = self._node(value, size)
@@ -122,7 +122,7 @@ class Redaction:
         if name in _NODES or re.fullmatch(r"[\d,]+ smaller ones", name):
             return name
         is_tool = kind == "tools" or (kind == "tool_results" and node["children"])
-        return self._named("tool ", name) if is_tool else f"[{kind.replace('_', ' ')}, {size}]"
+        return self._named("tool ", name) if is_tool else f"[{kind_name(kind)}, {size}]"
 
     def _string(self, name: str, text: str) -> str | None:
         single = "strategy" if name == "strategies" else "kind" if name == "kinds" else name

@@ -25,7 +25,7 @@ from kompakt.view.sources import (
     SourceRow,
     ViewPoint,
 )
-from kompakt.view.status import timestamp
+from kompakt.view.status import BY_AGENT, timestamp
 from kompakt.view.values import (
     KINDS,
     CompactionMark,
@@ -310,7 +310,9 @@ class _Reasons:
         """Return why a message is gone, and the strategy."""
         del one
         if not self._names:
-            return f"replaced by the summary ({self._point.reason})", self._point.policy
+            by_agent = self._point.reason == BY_AGENT
+            why = f"replaced by {BY_AGENT}" if by_agent else f"replaced by the summary ({self._point.reason})"
+            return why, self._point.policy
         if self._has_pivot and "Summarization" in self._names:
             return "older than what fits; replaced by the pivot", "Summarization"
         return "older than what fits", self._names[-1]

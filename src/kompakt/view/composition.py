@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from kompakt.model.budget import Budget
 from kompakt.model.messages import JsonObject
 from kompakt.view.growth import Sizes
-from kompakt.view.index import IndexedMessage, SessionIndex, clean, kind_of
+from kompakt.view.index import IndexedMessage, SessionIndex, clean, is_path, kind_of
 from kompakt.view.sources import Moment, ShownMessage, ShownRequest
 from kompakt.view.values import KINDS, ContentKind, ContextNode, ContextView, MessageRow, RepeatedContent
 
@@ -26,7 +26,7 @@ _NAMES: dict[ContentKind, str] = {
     "user": "User",
     "assistant": "Assistant",
     "tool_results": "Tool results",
-    "ledger": "Ledger",
+    "ledger": "Summary",
 }
 
 
@@ -122,8 +122,7 @@ def _messages(kind: ContentKind, messages: Iterable[ShownMessage], index: Sessio
 
 def _label(one: IndexedMessage) -> str:
     """Return a name for a small box: the name of a file without its folders, else the title."""
-    is_path = "/" in one.subject and " " not in one.subject and "://" not in one.subject
-    return one.subject.rstrip("/").rpartition("/")[2] if is_path else one.subject or one.title
+    return one.subject.rstrip("/").rpartition("/")[2] if is_path(one.subject) else one.subject or one.title
 
 
 def _limited(kind: ContentKind, nodes: Iterable[ContextNode]) -> list[ContextNode]:

@@ -32,6 +32,9 @@ MAX_TITLE = 120
 _READ = 2_000
 """Characters of a text that are read for its title."""
 
+_FOLDERS = 3
+"""Names of a path that are shown of it."""
+
 _LOOK = 0.02
 """Seconds between two looks at how far the index is."""
 
@@ -201,16 +204,27 @@ def title_of(message: Message, subjects: Sequence[str] = ()) -> str:
             texts.append(clean(part.text))
         elif type(part) is ToolCall:
             subject = subject_of(part)
-            texts.append(clean(f"{part.name} {subject}" if subject else part.name))
+            texts.append(clean(f"{part.name} {short_path(subject)}" if subject else part.name))
         elif type(part) is ToolResult:
             output = clean(part.output) or "(no output)"
             subject = next(about, "")
-            texts.append(f"{subject} → {output}" if subject else output)
+            texts.append(f"{short_path(subject)} → {output}" if subject else output)
         elif type(part) is Media:
             texts.append(part.media)
     if not texts:
         texts = ["(reasoning)" if any(type(part) is Reasoning for part in message.parts) else "(empty)"]
     return _short(" · ".join(texts[:4]))
+
+
+def is_path(subject: str) -> bool:
+    """Return whether a call is about one file or folder."""
+    return "/" in subject and "://" not in subject and not any(map(str.isspace, subject))
+
+
+def short_path(subject: str) -> str:
+    """Shorten a path to its end: the beginning is the same for most files of a session."""
+    parts = subject.rstrip("/").split("/")
+    return f"…/{'/'.join(parts[-_FOLDERS:])}" if is_path(subject) and len(parts) > _FOLDERS + 1 else subject
 
 
 def request_title(message: Message) -> str:

@@ -331,6 +331,11 @@ class Inspection:
         following = start + limit < len(entries)
         return SessionList(rows=tuple(rows), next=_cursor(page[-1]) if following and page else None, total=len(entries))
 
+    async def only(self) -> str | None:
+        """Return the only session of a file or store, which is opened at once; ``None`` if there are several."""
+        entries = await self.directory.listed()
+        return entries[0].id if len(entries) == 1 else None
+
     async def _matches(self, entry: DirectoryEntry, words: Sequence[str]) -> bool:
         row = await self._row(entry, counts=False)
         text = " ".join(filter(None, (row.id, row.title, row.client, row.model))).lower()
@@ -554,6 +559,7 @@ class Inspection:
                 kind=one.kind,
                 tool=one.tool,
                 title=one.title,
+                subject=one.subject,
                 tokens=one.tokens,
                 at=timestamp(one.at) if one.at is not None else None,
                 pinned=one.seq in pinned,

@@ -48,7 +48,14 @@ from kompakt.session.timeline import (
     UndoEvent,
 )
 from kompakt.store.records import Head
-from kompakt.view.status import SessionStatus, resumed_status, summary_runs, transcript_status
+from kompakt.view.status import (
+    BY_AGENT,
+    SessionStatus,
+    resumed_status,
+    summary_runs,
+    time_of_summary,
+    transcript_status,
+)
 from kompakt.wire.registry import WIRES
 from kompakt.wire.transcripts import Transcript
 
@@ -562,8 +569,8 @@ class TranscriptSource:
                 since=run.start,
                 tip=run.start,
                 summary=run.start + 1,
-                at=next((at for seq, at in sorted(self._times.items()) if seq > run.start), None),
-                reason="by the agent",
+                at=time_of_summary(transcript.times, run) if transcript is not None else None,
+                reason=BY_AGENT,
                 policy=self.client or "",
             )
             for number, run in enumerate(runs, 1)
@@ -695,7 +702,7 @@ class TranscriptSource:
 
 
 FROM_FILE = (
-    "This compacts all messages of the file. The agent's own summaries, and the system prompt and tools that the file "
-    "does not contain, are not part of the sizes."
+    "The dry run starts from all messages of the file, without the agent's own summaries. Sizes leave out the system "
+    "prompt and tools, which the file does not contain."
 )
 """What the preview of a transcript says."""

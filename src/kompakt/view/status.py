@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from kompakt.store.records import Head
 
 
+BY_AGENT = "the agent's own summary"
+"""The reason of a compaction in a transcript."""
+
+
 class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One compaction of a session. Sizes are ``None`` for a compaction that an agent made without reporting them."""
 
@@ -176,10 +180,20 @@ def transcript_status(transcript: Transcript | None, history: History, *, id: st
         window=window_of(history.model),
         recallable=first,
         compactions=tuple(
-            CompactionStatus(id=f"summary-{number}", reason="by the agent", covers_to=run.start)
+            CompactionStatus(
+                id=f"summary-{number}",
+                at=timestamp(at) if (at := time_of_summary(times, run)) is not None else None,
+                reason=BY_AGENT,
+                covers_to=run.start,
+            )
             for number, run in enumerate(runs, 1)
         ),
     )
+
+
+def time_of_summary(times: Iterable[tuple[int, float]], run: range) -> float | None:
+    """Return when an agent summarized: the time of the summary, or else of the next message that has one."""
+    return min((one for one in times if one[0] >= run.start), default=(0, None))[1]
 
 
 def summary_runs(summaries: Iterable[int]) -> list[range]:

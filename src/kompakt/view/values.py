@@ -16,6 +16,12 @@ ContentKind: TypeAlias = Literal["system", "tools", "user", "assistant", "tool_r
 
 KINDS: tuple[ContentKind, ...] = ("system", "tools", "user", "assistant", "tool_results", "ledger")
 
+
+def kind_name(kind: str) -> str:
+    """Return a kind of content as a person reads it."""
+    return "summary" if kind == "ledger" else kind.replace("_", " ")
+
+
 MessageState: TypeAlias = Literal["sent", "shortened", "replaced", "undone"]
 """How the next request contains a message: as it is, shortened, not at all, or not because it was taken back."""
 
@@ -169,6 +175,8 @@ class MessageRow(msgspec.Struct, frozen=True, kw_only=True):
     tool: str | None = None
     title: str
     """One line of at most 120 characters."""
+    subject: str = ""
+    """The file, command or URL that a tool result is about."""
     tokens: int
     at: str | None = None
     pinned: bool = False

@@ -92,7 +92,8 @@ def inspect(
             elif terminal:
                 await _extra("terminal", "tui").run(inspection, session=id)
             else:
-                await _serve(inspection, port, id, browse=not no_browser and sys.stdout.isatty())
+                first = id or await inspection.only()
+                await _serve(inspection, port, first, browse=not no_browser and sys.stdout.isatty())
 
     try:
         asyncio.run(work())

@@ -2,6 +2,9 @@
 
 import {KINDS, h, kindClass, kindName, known, number, percent, short, svg} from './dom.js';
 
+const LIMITS = {
+  window: 'The most tokens that the model accepts', trigger: 'kompakt compacts a request that is larger', target: 'The size to which kompakt compacts',
+};
 const LEFT = 48, RIGHT = 12, TOP = 26, BOTTOM = 38, STRIP = 8;
 
 class Growth extends HTMLElement {
@@ -94,19 +97,21 @@ class Growth extends HTMLElement {
       );
     }
     this.#steps(chart, points, x, band, floor);
+    const names = []; // above the markers, whose lines would cross them
     let below = -Infinity; // labels are placed from above; one that would touch another is below its line
     for (const [name, at] of lines) {
       if (at > top) continue;
       const place = y(at) - 4 < below + 13 ? y(at) + 12 : y(at) - 4;
       chart.append(svg('line', {class: `limit ${name}`, x1: LEFT, x2: width - RIGHT, y1: y(at), y2: y(at)}));
-      if (place >= below + 13) chart.append(svg('text', {class: `limit-name ${name}`, x: LEFT + 4, y: place, text: `${name} ${short(at)}`}));
+      if (place >= below + 13) names.push(svg('text', {class: `limit-name ${name}`, x: LEFT + 4, y: place, text: `${name} ${short(at)}`}, svg('title', {text: LIMITS[name]})));
       below = Math.max(below, place);
     }
     this.#markers(chart, points, compactions, x, y, floor, band, width);
+    chart.append(...names);
     const cursor = svg('rect', {class: 'cursor', y: TOP, height: floor - TOP, width: Math.max(band, 1), visibility: 'hidden'});
     chart.append(cursor);
     this.#interact(chart, cursor, x, band, points, totals, width);
-    this.replaceChildren(this.#legend(totals, limit), h('div', {class: 'growth-frame'}, chart, this.tip));
+    this.replaceChildren(this.#legend(totals, limit, !this.#whole && limit <= top), h('div', {class: 'growth-frame'}, chart, this.tip));
   }
 
   #steps(chart, points, x, band, floor) {
@@ -197,7 +202,7 @@ class Growth extends HTMLElement {
     });
   }
 
-  #legend(totals, limit) {
+  #legend(totals, limit, fits) {
     const last = this.#data.points.at(-1);
     const entries = (this.#data.kinds ?? KINDS).map((kind) => h('button', {
       type: 'button', class: `legend-entry ${kindClass(kind)}`, 'aria-pressed': !this.#hidden.has(kind), title: 'Show or hide',
@@ -214,8 +219,8 @@ class Growth extends HTMLElement {
         entries.push(h('span', {class: 'legend-entry still'}, h('span', {class: 'swatch reserve-swatch'}), 'Reserve', h('b', {text: short(this.#data.reserve)})));
       }
     }
-    const whole = limit ? h('button', {
-      type: 'button', class: 'button small', 'aria-pressed': this.#whole, text: 'Whole window',
+    const whole = limit && !fits ? h('button', {
+      type: 'button', class: 'button small', 'aria-pressed': this.#whole, text: 'Show whole window', title: 'Draw the sizes against the window of the model',
       on: {click: () => {
         this.#whole = !this.#whole;
         this.#draw();

@@ -69,7 +69,7 @@ function oneScreen(frame, place) {
   function draw(read) {
     view = read;
     element.replaceChildren(head(), verdict(),
-      h('p', {class: 'faint small-text', text: 'Choose a message to see what the pivot says about it, or a line of the pivot to see its original.'}),
+      h('p', {class: 'faint small-text', text: 'The pivot is the text that the model reads instead of the replaced messages. Choose a message to see what the pivot says about it, or an underlined line to see its originals.'}),
       h('div', {class: 'sides'},
         h('section', {class: 'card flush side'}, h('h2', {}, 'Before', h('span', {class: 'faint', text: `${count(view.removed_count, 'message')} replaced · ${count(view.kept, 'message')} kept`})), list),
         h('section', {class: 'card flush side'}, h('h2', {}, 'After', h('span', {class: 'faint', text: `pivot of ${count(view.pivot.length, 'line')} · ${count(view.kept, 'message')} kept`}), frame.can('edit') ? button('Edit', {icon: 'edit', kind: 'small', 'aria-label': 'Edit the pivot', on: {click: edit}}) : null),
@@ -94,7 +94,7 @@ function oneScreen(frame, place) {
       h('div', {class: 'bar'}, h('h2', {}, 'Compaction ', line(view.id, {class: 'mono'})), view.undone ? h('span', {class: 'tag', text: 'undone'}) : null, h('span', {class: 'grow'}), moment(view.at),
         frame.can('undo') && !view.undone ? button('Undo this compaction', {icon: 'undo', kind: 'small', on: {click: undo}}) : null),
       known(view.tokens_before) ? shrink(view) : null,
-      h('div', {class: 'meta'}, view.reason ? h('span', {}, 'why: ', line(view.reason)) : null, view.policy ? h('span', {}, 'policy: ', line(view.policy)) : null,
+      h('div', {class: 'meta'}, view.reason ? h('span', {}, 'Reason: ', line(view.reason)) : null, view.policy ? h('span', {}, 'Policy: ', line(view.policy)) : null,
         saved ? h('span', {text: `${number(saved)} tokens less in every request (${percent(saved / view.tokens_before)})`}) : null));
   }
 
@@ -131,6 +131,12 @@ function oneScreen(frame, place) {
     if (first) pane.scrollTop = first.offsetTop - pane.clientHeight / 4;
   }
 
+  /** Scroll the page so that the details do not cover what was chosen. */
+  function uncover(node) {
+    const covered = node ? node.getBoundingClientRect().bottom - chosen.getBoundingClientRect().top + 8 : 0;
+    if (covered > 0) scrollBy(0, covered);
+  }
+
   function clear() {
     chosen.replaceChildren();
     list.mark([]);
@@ -148,9 +154,10 @@ function oneScreen(frame, place) {
       h('div', {class: 'bar'}, dot(row.kind), h('strong', {}, line(row.title)), h('span', {class: 'grow'}), button('Show original', {kind: 'small', on: {click: () => frame.message(row.seq)}}), dismiss()),
       h('dl', {class: 'facts'},
         h('dt', {text: 'Message'}), h('dd', {}, line(row.ref, {class: 'mono'}), ` · ${kindName(row.kind)} · ${number(row.tokens)} tokens`),
-        h('dt', {text: 'Why'}), h('dd', {}, line(row.why), row.strategy ? h('span', {class: 'faint'}, ' by ', line(row.strategy)) : null),
+        h('dt', {text: 'Why'}), h('dd', {}, line(row.why), row.strategy ? h('span', {class: 'faint'}, ' · ', line(row.strategy)) : null),
         h('dt', {text: 'Pivot says'}), h('dd', {}, lines.length ? lines.slice(0, 6).map((one) => h('div', {class: 'quote', dir: 'auto'}, plain(one.text))) : h('span', {class: 'faint', text: 'Nothing about this message alone. Recall finds it.'})),
         h('dt', {text: 'Recall'}), h('dd', {}, row.recallable ? h('span', {class: 'good-text'}, icon('check'), ' returns it byte for byte') : h('span', {class: 'bad-text', text: 'does not return it'})))));
+    uncover(list.node(list.active));
   }
 
   function chooseLine(one) {
@@ -166,6 +173,7 @@ function oneScreen(frame, place) {
       h('div', {class: 'quote', dir: 'auto'}, plain(one.text)),
       h('ul', {class: 'refs'}, found.slice(0, 20).map(([row]) => h('li', {}, h('button', {type: 'button', class: 'link', on: {click: () => frame.message(row.seq)}}, line(row.ref, {class: 'mono'}), ' ', line(row.title)))),
         missing.slice(0, 20).map((seq) => h('li', {}, h('button', {type: 'button', class: 'link', text: `Message ${number(seq)}`, on: {click: () => frame.message(seq)}}), h('span', {class: 'faint', text: ' not replaced by this compaction'}))))));
+    uncover(pivot.querySelector('.marked'));
   }
 
   async function undo() {

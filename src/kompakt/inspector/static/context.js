@@ -4,7 +4,7 @@ import './treemap.js';
 import './rows.js';
 import {get, session} from './api.js';
 import {KINDS, count, empty, h, kindClass, kindName, known, line, number, percent, short} from './dom.js';
-import {messageCells} from './messages.js';
+import {messageCells, messageHead} from './messages.js';
 
 export function contextScreen(frame) {
   const map = h('k-treemap', {on: {open: (event) => known(event.detail.seq) && frame.message(event.detail.seq)}});
@@ -12,7 +12,7 @@ export function contextScreen(frame) {
   const top = h('div');
   const twice = h('section', {class: 'card'});
   const parts = [top, h('section', {class: 'card'}, h('h2', {text: 'What the model reads'}), map),
-    h('div', {class: 'columns'}, h('section', {class: 'card flush'}, h('h2', {text: 'Largest messages'}), largest), twice)];
+    h('div', {class: 'columns'}, h('section', {class: 'card flush'}, h('h2', {text: 'Largest messages'}), messageHead(), largest), twice)];
   const element = h('div', {class: 'stack'});
 
   async function show() {

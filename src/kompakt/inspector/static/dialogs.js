@@ -101,6 +101,7 @@ export function messagePane(id, seq, {can = () => false, ready = null, signal, c
     title.replaceChildren(dot(row.kind), ` ${kindName(row.kind)}${row.tool ? ' · ' : ''}`, row.tool ? line(row.tool) : '');
     facts.replaceChildren(
       h('span', {text: `#${seq}`}), row.ref ? line(row.ref, {class: 'mono'}) : '', h('span', {text: `${number(row.tokens)} tokens`}),
+      row.subject ? line(row.subject, {class: 'mono'}) : '',
       row.state && row.state !== 'sent' ? h('span', {class: 'tag', text: row.state}) : '', row.at ? moment(row.at) : '');
     tools.replaceChildren(
       button('Copy the loaded text', {icon: 'copy', bare: true, kind: 'ghost', on: {click: () => copy(whole, 'the text')}}),

@@ -115,7 +115,7 @@ export function moment(iso) {
 export const KINDS = ['system', 'tools', 'user', 'assistant', 'tool_results', 'ledger'];
 const NAMES = {
   system: 'System', tools: 'Tool definitions', user: 'User', assistant: 'Assistant', tool_results: 'Tool results',
-  tool_result: 'Tool results', ledger: 'Ledger', tool: 'Tool results', summary: 'Ledger', pivot: 'Ledger',
+  tool_result: 'Tool results', ledger: 'Summary', tool: 'Tool results', summary: 'Summary', pivot: 'Summary',
 };
 const CLASSES = {tool: 'tool_results', tool_result: 'tool_results', summary: 'ledger', pivot: 'ledger'};
 export const kindName = (kind) => NAMES[kind] ?? String(kind ?? '');

@@ -5,7 +5,10 @@ import {get, session} from './api.js';
 import {messagePane} from './dialogs.js';
 import {KINDS, count, dot, empty, h, icon, kindName, known, line, number, short} from './dom.js';
 
-const STATES = {replaced: 'replaced', shortened: 'shortened', undone: 'undone'};
+const STATES = {
+  replaced: 'A compaction replaced it: the model no longer reads it, recall returns it', shortened: 'The model reads a shorter form of it',
+  undone: 'It was taken back: the model no longer reads it',
+};
 
 /** The cells of a message in a list. */
 export function messageCells(row) {
@@ -14,11 +17,14 @@ export function messageCells(row) {
     h('span', {class: 'cell-kind'}, row.tool ? line(row.tool) : kindName(row.kind)),
     line(row.title, {class: 'cell-title'}),
     row.pinned ? h('span', {class: 'tag accent'}, icon('pin'), 'pinned') : null,
-    STATES[row.state] ? h('span', {class: `tag state-${row.state}`, text: STATES[row.state]}) : null,
+    STATES[row.state] ? h('span', {class: `tag state-${row.state}`, text: row.state, title: STATES[row.state]}) : null,
     h('span', {class: 'cell-tokens', text: short(row.tokens), title: `${number(row.tokens)} tokens`}),
   ].filter(Boolean);
 }
 
+/** What the cells of a list of messages are; the list itself names them for screen readers. */
+export const messageHead = () => h('div', {class: 'row-head', 'aria-hidden': true},
+  h('span', {class: 'cell-seq', text: '#'}), h('span', {class: 'cell-kind', text: 'Kind or tool'}), h('span', {class: 'cell-title', text: 'Content'}), h('span', {class: 'cell-tokens', text: 'Tokens'}));
 
 export function messagesScreen(frame, place) {
   let kind = place.params.kind ?? '';
@@ -33,7 +39,7 @@ export function messagesScreen(frame, place) {
   const total = h('span', {class: 'faint', role: 'status'});
   const jump = h('input', {type: 'number', class: 'jump', min: 0, placeholder: 'Go to #', 'aria-label': 'Go to message number', on: {change: () => jump.value !== '' && to(Number(jump.value))}});
   const element = h('div', {class: 'stack'}, h('div', {class: 'bar'}, kinds, h('span', {class: 'grow'}), total, jump),
-    h('div', {class: 'beside-layout'}, h('div', {class: 'card flush'}, list), beside));
+    h('div', {class: 'beside-layout'}, h('div', {class: 'card flush'}, messageHead(), list), beside));
   let stop = null, chosen = null;
 
   const page = (start, limit) => get(session(frame.id, '/messages'), {start, limit, kind}, frame.signal);
@@ -56,7 +62,7 @@ export function messagesScreen(frame, place) {
 
   function tell(answer) {
     const others = answer.total - answer.messages - answer.notes;
-    const all = [count(answer.messages, 'message'), answer.notes ? `${number(answer.notes)} by kompakt` : '', others > 0 ? `${number(others)} taken back` : ''];
+    const all = [count(answer.messages, 'message'), answer.notes ? `${count(answer.notes, 'note')} by kompakt` : '', others > 0 ? `${number(others)} taken back` : ''];
     total.textContent = kind ? `${number(answer.total)}${answer.complete ? '' : ' so far'}` : answer.complete ? all.filter(Boolean).join(' · ') : all[0];
     if (!answer.complete) setTimeout(() => frame.signal.aborted || refresh(), 400);
   }

@@ -1,7 +1,7 @@
 // Recall: the same tool that the model has, with the same answer.
 
 import {get, session} from './api.js';
-import {button, copy, empty, h, icon, plain, short} from './dom.js';
+import {button, copy, empty, h, icon, loading, plain, short} from './dom.js';
 
 export function recallScreen(frame, place) {
   const box = h('input', {type: 'search', 'aria-label': 'Recall query', placeholder: 'Words, a file name, or a reference such as m7f3a', value: place.params.query ?? '', autocomplete: 'off', spellcheck: 'false'});
@@ -19,6 +19,7 @@ export function recallScreen(frame, place) {
       answer.replaceChildren(empty('Ask as the model does', 'Search what left the context, or give a reference to get that message back exactly.'));
       return;
     }
+    answer.replaceChildren(loading('Searching'));
     try {
       const found = await get(session(frame.id, '/recall'), {query}, frame.signal);
       answer.replaceChildren(h('section', {class: 'card flush'},

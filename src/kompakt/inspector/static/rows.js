@@ -54,6 +54,11 @@ class Rows extends HTMLElement {
     return this.#active;
   }
 
+  /** The element of a row that is in view. */
+  node(index) {
+    return this.#shown.get(index);
+  }
+
   /** Load rows again, without losing the position; a list that shows its end keeps showing it. */
   refresh(total) {
     const atEnd = this.#total > 0 && this.scrollTop + this.clientHeight >= this.#total * this.#source.height - 4;

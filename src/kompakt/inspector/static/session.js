@@ -7,7 +7,7 @@ import {compactionScreen, compactionTable} from './compaction.js';
 import {contextScreen} from './context.js';
 import {UNPIN, act, drawer} from './dialogs.js';
 import {KINDS, button, count, debounce, empty, h, kindClass, kindName, known, line, loading, meter, moment, money, number, percent, plain, short} from './dom.js';
-import {messageCells, messagesScreen} from './messages.js';
+import {messageCells, messageHead, messagesScreen} from './messages.js';
 import {recallScreen} from './recall.js';
 import {tryScreen} from './tryout.js';
 
@@ -185,10 +185,10 @@ function actions(frame) {
     compact: () => button('Compact now', {icon: 'compact', on: {click: run({action: 'compact'}, {
       title: 'Compact this session now?', text: 'The next request carries the pivot instead of the messages it replaces. Every message stays in the store, and you can undo this.', label: 'Compact now',
     })}}),
-    undo: () => button('Undo', {icon: 'undo', bare: true, disabled: !undo, on: {click: run({action: 'undo'}, {
+    undo: () => button('Undo', {icon: 'undo', disabled: !undo, on: {click: run({action: 'undo'}, {
       title: 'Undo the newest change?', text: 'This takes back the newest edit of a pivot, or else the newest compaction: the next request then carries the original messages again.', label: 'Undo',
     })}}),
-    redo: () => button('Redo', {icon: 'redo', bare: true, disabled: !redo, on: {click: run({action: 'redo'}, {
+    redo: () => button('Redo', {icon: 'redo', disabled: !redo, on: {click: run({action: 'redo'}, {
       title: 'Redo what was undone last?', text: 'The compaction or the edit counts again from the next request on.', label: 'Redo',
     })}}),
     delete: () => button('Delete session', {icon: 'trash', bare: true, on: {click: async () => {
@@ -308,7 +308,7 @@ function stepScreen(frame, place) {
         h('div', {class: 'split', role: 'img', 'aria-label': sizes.map((kind) => `${kindName(kind)} ${number(step.tokens[kind])} tokens`).join(', ')}, sizes.map((kind) => h('span', {class: kindClass(kind), vars: {'flex-grow': String(step.tokens[kind])}}))),
         h('div', {class: 'split-legend'}, sizes.map((kind) => h('span', {}, h('span', {class: `swatch ${kindClass(kind)}`}), kindName(kind), h('b', {text: number(step.tokens[kind])}))))),
       h('div', {class: 'sides'},
-        h('section', {class: 'card flush side'}, h('h2', {}, 'Messages', h('span', {class: 'faint', text: `${number(step.rows.length + step.left_out)} sent${step.left_out ? `, the newest ${number(step.rows.length)} shown` : ''} · ${count(step.answer.length, 'answer')}`})), list),
+        h('section', {class: 'card flush side'}, h('h2', {}, 'Messages', h('span', {class: 'faint', text: `${number(step.rows.length + step.left_out)} sent${step.left_out ? `, the newest ${number(step.rows.length)} shown` : ''} · ${count(step.answer.length, 'answer')}`})), messageHead(), list),
         h('section', {class: 'card flush side'}, h('h2', {}, 'Request body', h('span', {class: 'faint', text: step.body_chars > step.body.length ? `the first ${number(step.body.length)} of ${number(step.body_chars)} characters` : `${number(step.body_chars)} characters, indented here`})),
           h('div', {class: 'text pivot-scroll', tabindex: 0, role: 'region', 'aria-label': 'Request body'}, h('pre', {class: 'chunk', dir: 'auto'}, plain(indented(step.body)))))));
     const cells = (row) => (answers.has(row.seq) ? [...messageCells(row), h('span', {class: 'tag accent', text: 'answer'})] : messageCells(row));

@@ -3,7 +3,7 @@
 import './rows.js';
 import {post, session} from './api.js';
 import {button, count, debounce, h, icon, known, line, number, percent, plain, short} from './dom.js';
-import {messageCells} from './messages.js';
+import {messageCells, messageHead} from './messages.js';
 
 export function tryScreen(frame, place) {
   const detail = frame.detail;
@@ -45,6 +45,12 @@ export function tryScreen(frame, place) {
   }
 
   function draw(view) {
+    const whole = Math.ceil(view.tokens_before * 1.1); // a transcript starts from more than the current context
+    if (whole > Number(slider.max)) {
+      slider.max = exact.max = whole;
+      slider.step = Math.max(1, Math.round((whole - floor) / 500));
+      slider.value = exact.value;
+    }
     const rows = view.removed;
     const top = Math.max(view.tokens_before, view.budget ?? 0, 1);
     const share = (value) => `${Math.max(0.5, (value / top) * 100)}%`;
@@ -60,7 +66,7 @@ export function tryScreen(frame, place) {
         view.note ? h('p', {class: 'faint note', text: view.note}) : null,
         view.problems.map((problem) => h('p', {class: 'problem'}, line(problem)))),
       h('div', {class: 'sides'},
-        h('section', {class: 'card flush side'}, h('h2', {}, 'Would be replaced', h('span', {class: 'faint', text: `${count(view.removed_count, 'message')} · ${short(view.removed_tokens)} tokens${view.removed_count > rows.length ? `, the first ${rows.length} shown` : ''}`})), list),
+        h('section', {class: 'card flush side'}, h('h2', {}, 'Would be replaced', h('span', {class: 'faint', text: `${count(view.removed_count, 'message')} · ${short(view.removed_tokens)} tokens${view.removed_count > rows.length ? `, the first ${rows.length} shown` : ''}`})), messageHead(), list),
         h('section', {class: 'card flush side'}, h('h2', {}, 'Pivot', h('span', {class: 'faint', text: 'as the model would read it'})),
           h('div', {class: 'text pivot-scroll', tabindex: 0, role: 'region', 'aria-label': 'Pivot as the model would read it'}, view.pivot ? h('pre', {class: 'chunk', dir: 'auto'}, plain(view.pivot)) : h('p', {class: 'faint pad', text: 'No pivot: nothing has to be replaced.'})))));
     list.show({total: rows.length, load: (from, limit) => rows.slice(from, from + limit), draw: messageCells, height: 40});

@@ -26,7 +26,7 @@ async def run(inspection: Inspection, *, session: str | None = None) -> None:
         from kompakt.inspector.terminal.app import InspectorApp  # late: the extra may be missing
     except ModuleNotFoundError as error:
         raise UsageError(f"{error.name} is not installed; run: {install_command('tui')}") from None
-    await InspectorApp(inspection, session or await _only(inspection)).run_async()
+    await InspectorApp(inspection, session or await inspection.only()).run_async()
 
 
 async def print_tables(inspection: Inspection, *, session: str | None = None, console: Console | None = None) -> None:
@@ -37,14 +37,8 @@ async def print_tables(inspection: Inspection, *, session: str | None = None, co
 
     if console is None:
         console = Console(highlight=False)
-    session = session or await _only(inspection)
+    session = session or await inspection.only()
     if session is None:
         await report.print_list(inspection, console, MOST_SESSIONS)
     else:
         await report.print_session(inspection, session, console)
-
-
-async def _only(inspection: Inspection) -> str | None:
-    """Return the only session of a file or store; ``None`` if there are several."""
-    page = await inspection.sessions(limit=2)
-    return page.rows[0].id if len(page.rows) == 1 else None

@@ -31,11 +31,6 @@ def line(text: str, width: int | None = None) -> Text:
     return found
 
 
-def kind_name(kind: str) -> str:
-    """Return a kind of content in words."""
-    return kind.replace("_", " ")
-
-
 def number(value: float | None) -> Text:
     """Return a number with separators; ``-`` when it is unknown."""
     return Text("-" if value is None else f"{value:,.0f}", justify="right", no_wrap=True)

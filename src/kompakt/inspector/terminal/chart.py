@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from rich.style import Style
 from rich.text import Text
 
-from kompakt.inspector.terminal.cells import kind_name, short
+from kompakt.inspector.terminal.cells import short
+from kompakt.view.values import kind_name
 
 if TYPE_CHECKING:
     from kompakt.view.values import Growth, GrowthPoint

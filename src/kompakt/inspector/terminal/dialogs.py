@@ -12,13 +12,17 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static, TextArea
 
 from kompakt.errors import KompaktError
-from kompakt.inspector.terminal.cells import block, kind_name, line, short
+from kompakt.inspector.terminal.cells import block, line, short
 from kompakt.inspector.terminal.tables import SENT
 from kompakt.inspector.terminal.widgets import Rows
+from kompakt.view.values import kind_name
 
 if TYPE_CHECKING:
     from kompakt.view.inspection import Inspection
     from kompakt.view.values import MessageRow, MessageText, StepRequest
+
+MAX_SUBJECT = 200
+"""Columns of a path or command above the text of its output."""
 
 HELP = """\
 Everywhere
@@ -256,6 +260,8 @@ def about(found: MessageText) -> Text:
     text = Text().append(f"message {row.seq}  {row.tool or kind_name(row.kind)}  {row.tokens:,} tokens  ", "bold")
     state = {"sent": "", "replaced": "removed by a compaction", "shortened": "shortened", "undone": "taken back"}
     text.append("  ".join(filter(None, (line(row.ref, 24).plain, state[row.state], "pinned" * row.pinned))), "dim")
+    if row.subject:
+        text.append("\n").append_text(line(row.subject, MAX_SUBJECT))
     if found.next is not None or found.offset:
         end = found.next if found.next is not None else found.total
         text.append(f"\ncharacters {found.offset:,} to {end:,} of {found.total:,}   n: next, b: back", "yellow")

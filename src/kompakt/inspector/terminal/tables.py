@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from rich.text import Text
 
-from kompakt.inspector.terminal.cells import brief, fullness, kind_name, line, moment, money, number, share
+from kompakt.inspector.terminal.cells import brief, fullness, line, moment, money, number, share
+from kompakt.view.values import kind_name
 
 if TYPE_CHECKING:
     from kompakt.view.status import CompactionStatus
