@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from tests.gateway.upstreams import wait_for
@@ -24,14 +25,16 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def inspector(target: Path, *, write: bool = False) -> Iterator[str]:
-    """Inspect a transcript or a store; the value is the address with its token."""
+def inspector(target: Path, *, write: bool = False, change: Callable[[Any], Any] = lambda app: app) -> Iterator[str]:
+    """Inspect a transcript or a store; the value is the address with its token. ``change`` may wrap the application."""
     made: list[tuple[InspectorServer, uvicorn.Server]] = []
 
     async def work() -> None:
         async with await open_inspection(target, write=write) as inspection:
             served = InspectorServer(inspection)
-            config = uvicorn.Config(served.app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+            config = uvicorn.Config(
+                change(served.app), log_level="critical", lifespan="off", timeout_graceful_shutdown=1
+            )
             server = _Server(config)
             made.append((served, server))
             await server.serve(sockets=[served._socket])
