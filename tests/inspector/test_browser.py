@@ -21,7 +21,7 @@ from tests.gateway.upstreams import Upstream
 from tests.inspector.inspector_server import inspector
 from tests.wire.transcripts.transcript_files import Writer
 
-from kompakt.inspector.assets import load_assets
+from kompakt.inspector.assets import bundle
 from kompakt.session.store import open_store
 
 pytestmark = [pytest.mark.xdist_group("inspector-browser"), pytest.mark.timeout(300)]
@@ -194,6 +194,68 @@ def compactions(page: Any) -> list[str]:
     return [one.get_attribute("href") for one in links.all()]
 
 
+class TestList:
+    def test_a_session_has_all_its_numbers_and_is_found_by_its_words(self, page: Any, stored: str) -> None:
+        visit(page, stored)
+        row = page.locator(f"tr[data-id={SESSION}]")
+        row.locator("td[data-label=Steps]", has_text=re.compile(r"^\d+$")).wait_for()  # counted in the background
+        cells = {one.get_attribute("data-label"): one.inner_text() for one in row.locator("td[data-label]").all()}
+        assert re.fullmatch(r"\d+%\s+[\d.]+k of 272k", cells["Context"])
+        assert cells["Compactions"] == "2"
+        assert re.fullmatch(r"[\d.]+k tokens\s+\$\d+\.\d\d", cells["Saved"])
+        assert re.fullmatch(r"\d+%", cells["Cached"]) and re.search("ago|now", cells["Last activity"])
+        assert "gpt-5" in row.inner_text() and SESSION in row.inner_text()
+        meter = row.get_by_role("meter", name=re.compile("^Context of Two boats"))
+        assert f"{meter.get_attribute('aria-valuenow')}%" == cells["Context"].split()[0]
+        search = page.get_by_role("searchbox", name="Search sessions")
+        for words, count in (("berth boats", 1), ("gpt-5", 1), ("nothing like this", 0), ("", 2)):
+            search.fill(words)
+            page.wait_for_function("count => document.querySelectorAll('tbody tr').length === count", arg=count)
+        search.fill("nothing like this")
+        page.get_by_text("No session matches").wait_for()
+
+    def test_a_new_session_appears_by_itself(self, browser: Any, tmp_path: Path) -> None:
+        path = tmp_path / "k.db"
+
+        async def add(id: str) -> None:
+            async with await open_store(f"sqlite:///{path}") as store:
+                await (await store.session(id)).save({"model": "gpt-5", "messages": [{"role": "user", "content": id}]})
+
+        with ThreadPoolExecutor() as pool:
+            pool.submit(asyncio.run, add("first")).result()
+            with inspector(path) as url, opened(browser) as page:
+                visit(page, url)
+                see(page, "row", re.compile("first"))
+                page.get_by_text("Live", exact=True).wait_for()
+                pool.submit(asyncio.run, add("second")).result()
+                see(page, "row", re.compile("second"))
+                page.get_by_text("2 sessions").wait_for()
+
+
+class TestLongSessions:
+    def test_a_list_draws_only_the_rows_in_view(self, browser: Any, tmp_path: Path) -> None:
+        """So scrolling costs the same for 50,000 messages as for 50."""
+        count = 6_000
+        messages = [{"role": ("user", "assistant")[at % 2], "content": f"message {at}"} for at in range(count)]
+        path = tmp_path / "long.json"
+        path.write_text(json.dumps({"model": "gpt-5", "messages": messages}))
+        with inspector(path) as url, opened(browser) as page:
+            go(page, url, "long", "messages")
+            rows = see(page, "listbox", "Messages")
+            rows.get_by_role("option").first.wait_for()
+            page.get_by_role("status").filter(has_text=f"{count:,} messages").wait_for()
+            rows.focus()
+            for key, place in (("End", count), ("PageUp", None), ("Home", 1)):
+                page.keyboard.press(key)
+                assert rows.get_by_role("option").count() < 60
+                if place is not None:
+                    chosen = rows.locator(f"[aria-posinset='{place}'][aria-selected=true]:not(.waiting)")
+                    chosen.get_by_text(f"message {place - 1}", exact=True).wait_for()
+            page.get_by_role("spinbutton", name="Go to message number").fill("3456")
+            page.keyboard.press("Enter")
+            see(page, "article", "Message 3456").get_by_text("message 3455", exact=True).wait_for()
+
+
 class TestScreens:
     @pytest.mark.parametrize("source", ["stored", "transcript"])
     def test_every_screen_shows_the_session(self, page: Any, source: str, request: pytest.FixtureRequest) -> None:
@@ -231,7 +293,9 @@ class TestScreens:
         see(page, "heading", "Repeated content")
 
         page.get_by_role("tab", name=re.compile("^Compactions")).click()
-        visit(page, page.url.split("#")[0], compactions(page)[0])
+        newest = compactions(page)[0]
+        assert page.get_by_role("table", name="Compactions").locator("tbody time").count() >= 1
+        visit(page, page.url.split("#")[0], newest)
         page.get_by_text("Unrecoverable items: none").wait_for()
         see(page, "listbox", "Removed messages").get_by_role("option").first.wait_for()
         assert page.get_by_role("list", name="Pivot").get_by_role("listitem").count() >= 1
@@ -294,6 +358,23 @@ class TestScreens:
         page.keyboard.press("Escape")
         drawer.wait_for(state="detached")
 
+    @pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
+    def test_details_never_cover_what_was_chosen(self, browser: Any, stored: str, size: tuple[int, int]) -> None:
+        with opened(browser, viewport={"width": size[0], "height": size[1]}) as page:
+            go(page, stored, SESSION, "compactions")
+            visit(page, stored, compactions(page)[0])
+            see(page, "listbox", "Removed messages").get_by_role("option").nth(3).wait_for()
+            for chosen in ("#removed .row:nth-child(2)", "#removed .row:nth-child(5)", "button.pivot-line >> nth=2"):
+                page.locator(chosen).click()
+                page.locator(".chosen-card").wait_for()
+                mark = ".pivot li.marked" if "pivot" in chosen else "#removed .row[aria-selected=true]"
+                bottom = page.locator(mark).first.evaluate("node => node.getBoundingClientRect().bottom")
+                assert bottom <= page.locator(".chosen-card").evaluate("node => node.getBoundingClientRect().top"), (
+                    chosen
+                )
+                page.get_by_role("button", name="Close details").click()
+                page.locator(".chosen-card").wait_for(state="detached")
+
     def test_the_treemap_leads_to_a_message(self, page: Any, stored: str) -> None:
         go(page, stored, SESSION, "context")
         group = see(page, "button", re.compile(r"^Tool results, [\d,]+ tokens"))
@@ -326,6 +407,38 @@ class TestTrying:
         page.get_by_role("tab", name=re.compile("^Compactions")).click()
         assert len(compactions(page)) == 2
         assert page.get_by_role("button", name=re.compile("Compact")).count() == 0  # without --write
+
+    def test_nothing_is_written_until_it_is_confirmed(self, writable: str, page: Any) -> None:
+        read = f"() => fetch('api/sessions/{SESSION}').then(answer => answer.text())"
+        go(page, writable, SESSION, "try", query="?budget=9000")
+        see(page, "region", "Pivot as the model would read it")
+        before = page.evaluate(read)
+        asked = page.get_by_role("dialog", name="Compact this session now?")
+        for leave in ("button", "key"):
+            page.get_by_role("button", name="Compact with these settings").click()
+            asked.get_by_text("budget 9,000 tokens").wait_for()
+            if leave == "button":
+                asked.get_by_role("button", name="Cancel").click()
+            else:
+                page.keyboard.press("Escape")
+            asked.wait_for(state="detached")
+            assert page.evaluate(read) == before
+        shown = page.get_by_role("region", name="Pivot as the model would read it").inner_text()
+        page.get_by_role("button", name="Compact with these settings").click()
+        asked.get_by_role("button", name="Compact now").click()
+        page.get_by_role("tab", name="Compactions, 3").wait_for()
+        page.get_by_role("tab", name="Compactions, 3").click()
+        visit(page, writable, compactions(page)[0])
+        made = see(page, "list", "Pivot, as the model reads it").inner_text()
+        assert "".join(made.split()) == "".join(shown.split())  # what was shown is what was done
+
+    def test_the_slider_reaches_what_the_dry_run_starts_from(self, page: Any, transcript: str) -> None:
+        """A transcript starts from all of its messages, which are more than the current context."""
+        go(page, transcript, "session", "try")
+        result = page.get_by_text(re.compile(r"[\d,]+ → [\d,]+ tokens"))
+        result.wait_for()
+        before = int(result.inner_text().split()[0].replace(",", ""))
+        assert int(page.get_by_role("slider", name="Budget in tokens").get_attribute("max")) >= before
 
 
 class TestActions:
@@ -461,6 +574,62 @@ class TestLive:
             page.get_by_role("tab", name=re.compile("Compactions, [1-9]")).wait_for()
             page.get_by_role("link", name=re.compile("^Compaction at step")).first.locator("text").click()
             page.get_by_text("Unrecoverable items: none").wait_for()
+
+    def test_every_screen_of_a_gateway_follows_the_session(self, browser: Any, tmp_path: Path) -> None:
+        """Each screen is open while the session grows or compacts, and shows it without being loaded again."""
+
+        def send(rounds: int) -> str:
+            body = request("openai-chat", history("openai-chat", rounds, size=120))
+            answer = httpx.post(gate.url + PATHS["openai-chat"], json=body, headers=HEADERS["openai-chat"], timeout=120)
+            assert answer.status_code == 200
+            return answer.headers["x-kompakt-session"]
+
+        def changes(selector: str, rounds: int) -> None:
+            """Wait until an element shows something else after the next request, on the same page."""
+            shown = page.locator(selector).first
+            shown.wait_for()
+            before = shown.inner_text()
+            send(rounds)
+            page.wait_for_function(
+                "([selector, before]) => document.querySelector(selector).innerText !== before", arg=[selector, before]
+            )
+
+        with (
+            Upstream(answering) as upstream,
+            gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate,
+            opened(browser) as page,
+        ):
+            id = send(2)
+            place = f"{gate.url}/inspect/#/s/{quote(id, safe='')}"
+            page.goto(f"{place}/overview")
+            page.evaluate("window.loaded = 1")
+            page.get_by_text("Live", exact=True).wait_for()
+            changes(".tile-note", 3)
+            page.keyboard.press("2")
+            changes(".bar [role=status]", 4)
+            page.keyboard.press("3")
+            changes(".card h2", 6)
+            page.keyboard.press("4")
+            page.get_by_text("No compaction yet").wait_for()
+            rounds = 6
+            while not page.get_by_role("table", name="Compactions").count() and rounds < 40:
+                rounds += 3
+                send(rounds)
+                page.wait_for_timeout(1_500)  # the pages look for changes every second
+            compactions(page)
+            page.get_by_role("table", name="Compactions").get_by_role("link").first.click()
+            page.get_by_text("Unrecoverable items: none").wait_for()
+            see(page, "listbox", "Removed messages").get_by_role("option").first.click()
+            page.get_by_text("returns it byte for byte").wait_for()
+            page.keyboard.press("5")
+            see(page, "region", "Pivot as the model would read it")
+            page.keyboard.press("6")
+            page.get_by_role("searchbox", name="Recall query").fill("marker00003")
+            page.keyboard.press("Enter")
+            see(page, "region", "Answer").get_by_text("marker00003").first.wait_for()
+            page.goto(f"{place}/steps/2")
+            see(page, "region", "Request body").get_by_text('"role"').first.wait_for()
+            assert page.evaluate("window.loaded") == 1
 
     def test_a_gateway_with_keys_asks_for_one(self, browser: Any, tmp_path: Path) -> None:
         key = next(iter(KEYS))
@@ -614,24 +783,117 @@ class TestAccess:
             page.reload()
             assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != dark
 
-    def test_text_has_contrast_in_both_themes(self, browser: Any, stored: str) -> None:
-        for scheme in ("light", "dark"):
-            with opened(browser, color_scheme=scheme) as page:
-                go(page, stored, SESSION)
-                see(page, "img", re.compile("Growth"))
-                low = page.evaluate(CONTRAST)
-                assert low == []
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_text_has_contrast_on_every_screen(self, browser: Any, stored: str, scheme: str) -> None:
+        with opened(browser, color_scheme=scheme) as page:
+            for state in states_of(page, stored):
+                visit(page, stored, state)
+                page.locator("#panel > *, tbody tr").first.wait_for()
+                page.wait_for_load_state("networkidle")
+                assert page.evaluate(CONTRAST) == [], state
+
+    @pytest.mark.parametrize("width", [1280, 390])
+    def test_the_tab_key_reaches_every_control_and_shows_where_it_is(
+        self, browser: Any, writable: str, width: int
+    ) -> None:
+        with opened(browser, viewport={"width": width, "height": 800}) as page:
+            for state in states_of(page, writable):
+                if width == 390 and "m=5" in state:
+                    continue  # there a message covers the screen, and the focus stays in it
+                page.goto("about:blank")  # so that the first Tab begins at the top
+                visit(page, writable, state)
+                page.locator("#panel > *, tbody tr").first.wait_for()
+                page.wait_for_load_state("networkidle")
+                page.evaluate(f"window.stops = new Set(); window.named = {NAMED}; 0")
+                lost = []
+                for _ in range(page.evaluate(f"{CONTROLS_IN_REACH}.length") + 5):
+                    page.keyboard.press("Tab")
+                    lost += page.evaluate(STOP)
+                assert lost == [], state
+                missed = page.evaluate(f"{CONTROLS_IN_REACH}.map(named).filter(one => !stops.has(one))")
+                assert missed == [], state
+
+    def test_actions_need_no_mouse(self, writable: str, page: Any) -> None:
+        """Pin, undo and compact with the keys alone; Escape cancels, Enter confirms."""
+
+        def reach(name: str) -> None:
+            for _ in range(60):
+                page.keyboard.press("Tab")
+                if page.evaluate("document.activeElement.textContent || document.activeElement.ariaLabel") == name:
+                    return
+            raise AssertionError(f"the Tab key does not reach {name!r}")
+
+        go(page, writable, SESSION, "messages", query="?m=2")
+        see(page, "button", "Pin")
+        reach("Pin")
+        page.keyboard.press("Enter")
+        see(page, "dialog", "Pin this message?")
+        page.keyboard.press("Escape")
+        page.get_by_role("dialog").wait_for(state="detached")
+        assert page.evaluate("document.activeElement.textContent") == "Pin"  # the focus comes back
+        page.keyboard.press("Enter")
+        see(page, "dialog", "Pin this message?")
+        page.keyboard.press("Enter")
+        see(page, "button", "Unpin")
+        page.keyboard.press("4")
+        see(page, "table", "Compactions")
+        reach("Undo")
+        page.keyboard.press("Enter")
+        see(page, "dialog", re.compile("Undo"))
+        page.keyboard.press("Enter")
+        see(page, "row", re.compile("undone"))
+        page.keyboard.press("5")
+        see(page, "region", "Pivot as the model would read it")
+        reach("Compact with these settings")
+        page.keyboard.press("Enter")
+        see(page, "dialog", "Compact this session now?")
+        page.keyboard.press("Enter")
+        page.get_by_role("tab", name="Compactions, 3").wait_for()
+
+
+def states_of(page: Any, url: str) -> list[str]:
+    """Return the address of every screen."""
+    go(page, url, SESSION, "compactions")
+    newest = compactions(page)[0]
+    tabs = ("overview", "messages?m=5", "context", "compactions", "try", "recall?query=overlaps", "steps/3")
+    return ["#/", *(f"#/s/{SESSION}/{tab}" for tab in tabs), newest]
+
+
+CONTROLS_IN_REACH = """
+[...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex="0"]')].filter(one =>
+  !one.disabled && one.tabIndex === 0 && one.checkVisibility() && !one.matches('.skip'))
+"""
+"""Elements that take the focus."""
+
+NAMED = "one => [one.tagName, one.id, one.getAttribute('aria-label') ?? one.textContent].join(' ')"
+"""Tells elements apart, also those of a list that was drawn again meanwhile."""
+
+STOP = """
+() => {
+  const at = document.activeElement;
+  if (!at || at === document.body || at === document.documentElement) return [];
+  stops.add(named(at));
+  const style = getComputedStyle(at.closest('.sessions tr') ?? at);
+  const box = at.getBoundingClientRect();
+  const seen = box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth;
+  const marked = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0 || at.matches('.compaction-mark');
+  return seen && marked ? [] : [`${seen ? 'not marked' : 'not in view'}: ${at.outerHTML.slice(0, 120)}`];
+}
+"""
 
 
 CONTRAST = """
 () => {
   const channel = value => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
   const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-  const parse = text => text.match(/[\\d.]+/g).map(Number);
+  const parse = text => {
+    const values = text.match(/[\\d.]+/g).map(Number);
+    return text.startsWith('color(') ? values.slice(0, 3).map(value => value * 255) : values;
+  };
   const behind = node => {
     for (; node; node = node.parentElement) {
       const colour = getComputedStyle(node).backgroundColor;
-      if (colour.startsWith('rgb(')) return parse(colour);
+      if (/^(rgb|color)\\(/.test(colour) && !colour.includes('/')) return parse(colour);
     }
     return [255, 255, 255];
   };
@@ -648,14 +910,21 @@ CONTRAST = """
 
 
 class TestAssets:
-    def test_the_page_names_every_module_that_it_needs(self) -> None:
-        """So a browser asks for all of them at once."""
-        page = load_assets().page().decode()
-        needed = {"app.js"} | {
-            name for path in STATIC.glob("*.js") for name in re.findall(r"from '\./([\w-]+\.js)'", path.read_text())
-        }
-        named = re.findall(r'<link rel="modulepreload" href="static/\w+/([\w-]+\.js)">', page)
-        assert sorted(named) == sorted((needed | {"chart.js", "rows.js", "treemap.js"}) - {"app.js"})
+    def test_a_first_visit_asks_for_one_script_and_one_style(self, browser: Any, stored: str) -> None:
+        with opened(browser) as page:
+            asked: list[str] = []
+            page.on("request", lambda sent: "/static/" in sent.url and asked.append(sent.url.rpartition("/")[2]))
+            visit(page, stored)
+            see(page, "row", re.compile("Two boats"))
+            assert {"app.js", "style.css"} <= set(asked) <= {"app.js", "style.css", "icon.svg"}
+
+    @pytest.mark.parametrize("api", ["api", "offline"])
+    def test_the_script_contains_every_module_and_resolves_its_imports(self, api: str) -> None:
+        script = bundle(api=api)
+        assert not re.search(r"^\s*(?:import|export)\b", script, re.M)
+        other = {"api": "offline", "offline": "api"}[api]
+        named = {f"module_{path.stem}" for path in STATIC.glob("*.js") if path.stem != other}
+        assert set(re.findall(r"^const (module_\w+) = \(\(\) =>", script, re.M)) == named
 
     def test_they_are_small_and_contain_no_markup_from_data(self) -> None:
         files = [path for path in STATIC.iterdir() if path.is_file()]

@@ -19,6 +19,7 @@ import pytest
 
 from kompakt.errors import UsageError
 from kompakt.inspector import export
+from kompakt.inspector.assets import bundle
 from kompakt.inspector.export import write_html
 from kompakt.session.store import open_store
 from kompakt.view.inspection import open_inspection
@@ -188,11 +189,9 @@ class TestPage:
         assert "unsafe" not in policy[1]
         assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", text)
 
-    def test_every_import_of_the_pages_is_resolved(self) -> None:
-        script = export._script()
-        assert not re.search(r"^\s*(?:import|export)\b", script, re.M)
-        assert "offline" in script
-        assert "EventSource" not in script
+    def test_the_script_of_a_file_never_asks_a_server(self) -> None:
+        script = bundle(api="offline")
+        assert "EventSource" not in script and "fetch(" not in script
 
 
 class TestSize:

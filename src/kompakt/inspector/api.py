@@ -136,7 +136,7 @@ class InspectorApi:
             return RedirectResponse(f"{self._prefix}/", status_code=308)
         assets = load_assets()
         if path == [""]:
-            return Response(assets.page(), media_type="text/html", headers={"cache-control": "no-store"})
+            return Response(assets.page, media_type="text/html", headers={"cache-control": "no-store"})
         names = path[1:]
         kept = bool(names) and names[0] == assets.version
         asset = assets.files.get("/".join(names[1:] if kept else names))

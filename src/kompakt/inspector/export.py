@@ -12,7 +12,6 @@ import html
 import re
 import zlib
 from collections.abc import Iterable
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ import msgspec
 
 from kompakt import files
 from kompakt.errors import UsageError
+from kompakt.inspector.assets import bundle, read_text
 from kompakt.inspector.redaction import Redaction
 from kompakt.model.json import encode
 from kompakt.version import __version__
@@ -164,24 +164,21 @@ def _cut(texts: list[JsonObject]) -> None:
 
 # --- page ------------------------------------------------------------------------------------------------------------
 
-_IMPORT = re.compile(r"^import (?:\{([^}]*)\} from )?'\./([\w-]+)\.js';$", re.M)
-_EXPORT = re.compile(r"^export (?=(?:async )?(?:function\*?|const|let|class) (\w+))", re.M)
-
 
 def _page(data: JsonObject, *, redacted: bool) -> bytes:
     """Return the page with its data."""
-    script, style = _script(), _read("style.css")
+    script, style = bundle(api="offline"), read_text("style.css")
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    icon = base64.b64encode(_read("icon.svg").encode()).decode()
+    icon = base64.b64encode(read_text("icon.svg").encode()).decode()
     packed = base64.b64encode(zlib.compress(encode(data), 9)).decode()
     rows = data["sessions"]
     only = f' data-session="{html.escape(rows[0]["id"])}"' if len(rows) == 1 else ""
     kind = "Redacted copy" if redacted else "Copy"
     some = f" of the newest {len(rows):,} of {data['total']:,} sessions" if data["total"] > len(rows) else ""
-    page = _read("index.html")
+    page = read_text("index.html")
     page = re.sub(r"<(?:link|script)\b[^>]*>(?:</script>)?\n", "", page)
     head = (
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
@@ -194,41 +191,5 @@ def _page(data: JsonObject, *, redacted: bool) -> bytes:
     return page.replace("</head>", head, 1).replace("</body>", tail, 1).encode()
 
 
-def _read(name: str) -> str:
-    return (resources("kompakt.inspector") / "static" / name).read_text("utf-8")
-
-
 def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _script() -> str:
-    """Combine the modules of the pages into one script, each as a function that returns its exports."""
-    parts: dict[str, str] = {}
-
-    def add(name: str) -> None:
-        if name in parts:
-            return
-        source = _read(f"{name}.js")
-        for found in _IMPORT.finditer(source):
-            add(_module(found[2]))
-        names = ", ".join(found[1] for found in _EXPORT.finditer(source))
-        body = _EXPORT.sub("", _IMPORT.sub(_imported, source))
-        parts[name] = f"const {_variable(name)} = (() => {{\n{body}\nreturn {{{names}}};\n}})();"
-
-    add("app")
-    return "'use strict';\n" + "\n".join(parts.values())
-
-
-def _module(name: str) -> str:
-    return "offline" if name == "api" else name
-
-
-def _variable(name: str) -> str:
-    return f"module_{name.replace('-', '_')}"
-
-
-def _imported(found: re.Match[str]) -> str:
-    """Replace an import by constants of the imported module."""
-    names = (found[1] or "").replace(" as ", ": ").strip()
-    return f"const {{{names}}} = {_variable(_module(found[2]))};" if names else ""
