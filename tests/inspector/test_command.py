@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
+import select
 import signal
 import socket
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -85,6 +90,56 @@ class TestErrors:
             port = str(taken.getsockname()[1])
             found = run("inspect", store, "--port", port)
         assert found.code == 2 and port in found.err and "--port" in found.err
+
+
+class TestForms:
+    """What the command does with a file: a page, tables, a screen of the terminal, an HTML file."""
+
+    def test_a_file_opens_with_its_only_session(self, tmp_path: Path) -> None:
+        file = claude_code(tmp_path / "my work.jsonl", steps=4, summary=False)
+        (listed,) = (row["id"] for row in values("inspect", file, "--json")["rows"])
+        command = [sys.executable, "-m", "kompakt", "inspect", str(file)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                url = process.stdout.readline().strip()
+                assert "/inspect/?token=" in url and url.rpartition("#/s/")[2] == quote(listed, safe="")
+            finally:
+                process.kill()
+
+    def test_an_html_file_is_written_and_redacted(self, tmp_path: Path) -> None:
+        file = claude_code(tmp_path / "cc.jsonl", steps=4, summary=False)
+        for name, options in (("whole.html", ()), ("redacted.html", ("--redact",))):
+            found = run("inspect", file, "--html", tmp_path / name, *options)
+            assert found.code == 0 and f"{name} written" in found.err and found.out == ""
+        assert "Redacted copy" in (tmp_path / "redacted.html").read_text("utf-8")
+        assert (tmp_path / "redacted.html").stat().st_size < (tmp_path / "whole.html").stat().st_size
+
+    def test_a_terminal_of_80x24_shows_the_session_until_q(self, tmp_path: Path) -> None:
+        """The command as a person starts it, in a pseudo-terminal."""
+        file = claude_code(tmp_path / "cc.jsonl", steps=6, summary=False)
+        primary, secondary = pty.openpty()
+        termios.tcsetwinsize(secondary, (24, 80))
+        command = [sys.executable, "-m", "kompakt", "inspect", str(file), "--terminal"]
+        environment = {**os.environ, "TERM": "xterm-256color"}
+        with subprocess.Popen(command, stdin=secondary, stdout=secondary, stderr=secondary, env=environment) as process:
+            os.close(secondary)
+            shown, sent = b"", False
+            try:
+                while process.poll() is None:
+                    if select.select([primary], [], [], 0.2)[0]:
+                        try:
+                            shown += os.read(primary, 65_536)
+                        except OSError:  # the program has closed the terminal
+                            break
+                    if not sent and b"rowth" in shown and b"Read" in shown:
+                        os.write(primary, b"q")
+                        sent = True
+                assert process.wait(60) == 0 and sent
+                assert b"Traceback" not in shown
+            finally:
+                process.kill()
+                os.close(primary)
 
 
 def test_the_printed_url_opens_the_page_and_an_interrupt_ends_the_server(store: Path) -> None:

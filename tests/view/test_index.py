@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kompakt.model.messages import Message, Text, ToolResult
-from kompakt.view.index import MAX_TITLE, request_title, title_of
+from kompakt.view.index import MAX_TITLE, request_title, short_path, title_of
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,19 @@ def test_a_title_is_short_whatever_the_message_holds() -> None:
     for text in ("x" * 10_000_000, "\n" * 100_000 + "end", "\u2028" * 500):
         made = title_of(Message("tool", (ToolResult("c", text),)))
         assert 0 < len(made) <= MAX_TITLE and made.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("subject", "shown"),
+    [
+        ("/home/me/work/shop/cart/tax.py", "…/shop/cart/tax.py"),
+        ("/home/me/work/shop/cart/", "…/work/shop/cart"),
+        ("cart/tax.py", "cart/tax.py"),
+        ("/srv/cart/tax.py", "/srv/cart/tax.py"),
+        ("https://example.com/a/b/c/d", "https://example.com/a/b/c/d"),
+        ("cat /home/me/work/shop/cart/tax.py", "cat /home/me/work/shop/cart/tax.py"),
+    ],
+)
+def test_a_long_path_is_shown_by_its_end(subject: str, shown: str) -> None:
+    """The beginning is the same for most files of a session, and rows are narrow."""
+    assert short_path(subject) == shown

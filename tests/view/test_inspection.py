@@ -18,7 +18,7 @@ from kompakt.session.store import open_store
 from kompakt.view.directories import MissingSession
 from kompakt.view.growth import Sizes, reconciled
 from kompakt.view.inspection import Inspection, open_inspection
-from kompakt.view.status import session_status
+from kompakt.view.status import BY_AGENT, session_status
 from kompakt.view.values import KINDS, CompactionPreview
 
 T = TypeVar("T")
@@ -115,6 +115,7 @@ def test_tool_results_are_named_by_what_they_are_about(tmp_path: Path) -> None:
             (session,) = (await inspection.sessions()).rows
             rows = (await inspection.messages(session.id)).rows
             assert any(row.title.startswith("/w/f1.py → ") for row in rows if row.kind == "tool_results")
+            assert {row.subject for row in rows if row.kind == "tool_results"} >= {"/w/f0.py", "/w/f1.py"}
             tree = (await inspection.context(session.id)).tree
             (results,) = [node for node in tree.children if node.kind == "tool_results"]
             assert "f1.py" in {leaf.name for tool in results.children for leaf in tool.children}
@@ -248,6 +249,9 @@ class TestTranscripts:
                 assert found.removed_count == 13 and found.unrecoverable == ()
                 assert [line.text for line in found.pivot] == ["Summary: the parser was read."]
                 assert found.at == "2026-03-01T10:00:15Z"  # of the first message after it that has a time
+                (listed,) = detail.compactions
+                assert (listed.at, listed.reason) == (found.at, found.reason) == (found.at, BY_AGENT)
+                assert {one.why for one in found.removed} == {f"replaced by {BY_AGENT}"}
                 answer = await inspection.recall(row.id, found.removed[2].ref)
                 assert answer.found and "content of f0" in answer.text
 
