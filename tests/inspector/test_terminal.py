@@ -554,6 +554,12 @@ class TestDrawing:
         assert len(lines) == (9 if messages else 1)
         assert all(drawn.cell_len <= width for drawn in lines[:-1])
 
+    def test_the_legend_of_a_chart_fits_into_80_columns(self) -> None:
+        growth = asyncio.run(StandIn().growth("session-0"))
+        legend = growth_lines(growth, 80, 9)[-1]
+        assert legend.plain == "▲ compaction ■ system ■ tools ■ user ■ assistant ■ results ■ summary ╌ due 170k"
+        assert legend.cell_len <= 80
+
 
 class TestPipes:
     def printed(self, session: str | None, width: int = 120, sessions: int = 3) -> str:

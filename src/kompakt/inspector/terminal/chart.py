@@ -124,12 +124,12 @@ def _marks(growth: Growth, chosen: list[GrowthPoint], columns: int) -> tuple[Tex
 
 
 def _legend(growth: Growth, compactions: int, *, colored: bool) -> Text:
-    legend = Text(" " * _AXIS, no_wrap=True)
+    legend = Text(no_wrap=True)  # from the left edge: all of it fits into 80 columns
     if compactions:
         legend.append("▲ ", style="bold red").append("compaction ")
     for kind in growth.kinds if colored else ():
         if any(point.tokens.get(kind) for point in growth.points):
-            legend.append("■ ", style=COLORS.get(kind)).append(kind_name(kind) + " ")
+            legend.append("■ ", style=COLORS.get(kind)).append(kind_name(kind).removeprefix("tool ") + " ")
     if growth.trigger and _limit_in_sight(growth):
-        legend.append("╌ ", style="red").append(f"compacts at {short(growth.trigger)}")
+        legend.append("╌ ", style="red").append(f"due {short(growth.trigger)}")
     return legend

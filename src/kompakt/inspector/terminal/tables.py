@@ -94,7 +94,7 @@ REMOVED: tuple[Column[RemovedItem], ...] = (
     Column("removed", 0, lambda row, width: line(row.title, width)),
     Column("kind", 12, lambda row, width: line(kind_name(row.kind), width), least=60),
     Column("tokens", 6, lambda row, _: brief(row.tokens)),
-    Column("told", 4, lambda row, _: Text(f"{len(row.told)}" if row.told else "-", justify="right")),
+    Column("pivot", 5, lambda row, _: Text(f"{len(row.told)}" if row.told else "-", justify="right")),
     Column("recall", 6, lambda row, _: Text("yes", "green") if row.recallable else Text("NO", "bold red")),
 )
 
