@@ -48,7 +48,7 @@ MAX_STREAMS = 64
 PAUSE = 1.0
 """Seconds between two looks for changes."""
 
-PATIENCE = 0.2
+PATIENCE = 0.05
 """Seconds after which a long session is shown with the numbers that are known."""
 
 BEATS = 15
