@@ -19,7 +19,6 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
-from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 import yaml
@@ -160,21 +159,6 @@ def embed_example(builder: str, folder: Path = BUILD) -> None:
     guide.write_text(guide.read_text(encoding="utf-8") + added, encoding="utf-8")
 
 
-def take_screenshots(folder: Path = BUILD) -> None:
-    """Write docs/images/inspector*.png from the example; needs Playwright and Chromium."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-        for scheme in schemes:
-            page = browser.new_page(color_scheme=scheme, viewport={"width": 1280, "height": 760})
-            page.goto((folder / "docs" / EXAMPLE).as_uri())
-            page.get_by_text("Growth of the context").wait_for()
-            page.screenshot(path=DOCS / "images" / ("inspector.png" if scheme == "light" else "inspector-dark.png"))
-        browser.close()
-
-
 # --- navigation
 
 
@@ -284,13 +268,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build the documentation site in build/site.")
     parser.add_argument("--builder", choices=["mkdocs", "zensical"], default="mkdocs")
     parser.add_argument("--prepare", action="store_true", help="only collect the pages in build/docs")
-    parser.add_argument("--screenshots", action="store_true", help="only renew docs/images/inspector*.png")
     options = parser.parse_args()
     prepare()
     embed_example(options.builder)
-    if options.screenshots:
-        take_screenshots()
-        return 0
     if options.prepare:
         return 0
     build(options.builder)
