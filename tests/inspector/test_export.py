@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from tests.view.sessions import claude_code
 
 from kompakt.errors import UsageError
 from kompakt.inspector import export
@@ -23,6 +24,7 @@ from kompakt.inspector.assets import bundle
 from kompakt.inspector.export import write_html
 from kompakt.session.store import open_store
 from kompakt.view.inspection import open_inspection
+from kompakt.view.status import BY_AGENT
 
 pytestmark = [pytest.mark.xdist_group("inspector-browser"), pytest.mark.timeout(120)]
 
@@ -323,6 +325,26 @@ class TestRedaction:
         assert compaction["removed"]
         assert {item["ref"] for item in compaction["removed"]} <= rows
         assert list(content["compactions"]) == [compaction["id"]] == [content["detail"]["compactions"][0]["id"]]
+
+    def test_a_message_without_text_and_the_summary_of_an_agent_are_redacted(self, tmp_path: Path) -> None:
+        file = claude_code(tmp_path / "cc.jsonl")
+        empty = {
+            "role": "assistant",
+            "id": "x",
+            "model": "m",
+            "type": "message",
+            "content": [{"type": "thinking", "thinking": ""}],
+        }
+        with file.open("a") as out:
+            out.write(
+                json.dumps({"type": "assistant", "uuid": "x", "parentUuid": None, "sessionId": "cc", "message": empty})
+            )
+        exported(file, tmp_path / "out.html", redact=True)
+        (content,) = data_of(tmp_path / "out.html")["content"].values()
+        assert [text for text in content["texts"].values() if "text" not in text] == [{"total": 0}]
+        (compaction,) = content["compactions"].values()
+        assert compaction["reason"] == BY_AGENT
+        assert {one["why"] for one in compaction["removed"]} == {f"replaced by {BY_AGENT}"}
 
     def test_a_redacted_file_opens(self, browser: Any, store: Path) -> None:
         out = store.with_name("redacted.html")

@@ -80,7 +80,7 @@ class Redaction:
             for seq, text in content["texts"].items()
         }
         for text in texts.values():
-            text["total"] = len(text["text"])
+            text["total"] = len(text.get("text", ""))  # a message may have no text
         return {
             "texts": texts,
             "notes": content["notes"],
