@@ -81,7 +81,7 @@ def save(name: str, png: bytes, largest: int = LARGEST) -> None:
     image = Image.open(io.BytesIO(png)).convert("RGB")
     path = IMAGES / f"{name}.png"
     image.save(path, optimize=True)
-    for colours in (255, 160, 96):
+    for colours in (255, 160, 96, 64):
         if path.stat().st_size > largest:
             image.quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")
