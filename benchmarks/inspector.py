@@ -1,8 +1,8 @@
 """The inspector with 50,000 messages in a real browser: first paint, scrolling, and previews of 200,000 tokens.
 
 `python -m benchmarks.inspector` needs Chromium and a machine that does nothing else; it writes results/inspector.json.
-Each first visit is of a new server and a browser without cached files. Previews are of a session with 100 long tool
-results, and of one with 5,000 short ones.
+Each first visit is of a new server, in a process of its own as for a person, and a browser without cached files.
+Previews are of a session with 100 long tool results, and of one with 5,000 short ones.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ import argparse
 import asyncio
 import json
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import sync_playwright
-from tests.inspector.inspector_server import inspector
 
 from benchmarks.measurement import Row, Spread, row, save, show, spread
 from kompakt.session.store import open_store
@@ -59,6 +61,18 @@ async def fill(path: Path, messages: int) -> None:
             body.append({"role": "assistant", "content": "Done."})
             session = await store.session(id)
             await session.save({"model": "gpt-5", "messages": body})
+
+
+@contextmanager
+def inspector(path: Path) -> Generator[str]:
+    """Run ``kompakt inspect``; the value is the address with its token."""
+    command = [sys.executable, "-m", "kompakt", "inspect", f"sqlite:///{path}", "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip().partition("#")[0]
+        finally:
+            process.kill()
 
 
 SCREENS = {
