@@ -34,12 +34,12 @@ def test_a_title_is_short_whatever_the_message_holds() -> None:
 @pytest.mark.parametrize(
     ("subject", "shown"),
     [
-        ("/home/me/work/shop/cart/tax.py", "…/shop/cart/tax.py"),
-        ("/home/me/work/shop/cart/", "…/work/shop/cart"),
+        ("/home/me/code/shop/cart/tax.py", "…/shop/cart/tax.py"),
+        ("/home/me/code/shop/cart/", "…/code/shop/cart"),
         ("cart/tax.py", "cart/tax.py"),
         ("/srv/cart/tax.py", "/srv/cart/tax.py"),
         ("https://example.com/a/b/c/d", "https://example.com/a/b/c/d"),
-        ("cat /home/me/work/shop/cart/tax.py", "cat /home/me/work/shop/cart/tax.py"),
+        ("cat /home/me/code/shop/cart/tax.py", "cat /home/me/code/shop/cart/tax.py"),
     ],
 )
 def test_a_long_path_is_shown_by_its_end(subject: str, shown: str) -> None:
