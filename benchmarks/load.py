@@ -20,8 +20,8 @@ process with precomputed bytes, so that they take little of the processors. They
 the same: with w seconds of processor per request in a worker and g in this process, two cores serve at most 2 / (w + g)
 requests per second, and one worker at most 1 / w, or more if its threads use a part of the second core. The result has
 w, g and the processors that each server used, and those that other processes took. A run starts when the machine is
-quiet, and is repeated if other processes took more than ``QUIET``; the least disturbed of ``TRIES`` counts. The whole
-takes about ten minutes.
+quiet, and is repeated if other processes took more than ``QUIET``; the less disturbed one counts. The whole takes about
+ten minutes.
 """
 
 from __future__ import annotations
@@ -55,12 +55,13 @@ SESSIONS, MANY = 1_000, 2_000
 """Live sessions of the runs that are compared, and of the last one. One worker can cache the former."""
 QUIET = 0.05
 """Share of the processors that other processes may take."""
-QUIET_WAIT = 60.0
+QUIET_WAIT = 20.0
 """Seconds to wait until they take less, before a run."""
-TRIES = 3
 IN_FLIGHT = 192
 """Open requests, of whichever sessions come next. When a worker pauses for some milliseconds, they collect there; with
 48, the other worker had none for 15 % of the time, although each session waits only for its own answer."""
+COLD_IN_FLIGHT = 48
+"""The same during the cold start, in which a quarter of the requests wait for a compaction."""
 START, LIFE = 6, 110
 """Rounds before the first request of a session, and requests per session."""
 LINES = 5
@@ -77,9 +78,11 @@ class Phases(msgspec.Struct, frozen=True):
     peak: float = 12
     half: float = 8
     repeats: int = 3
+    tries: int = 2
+    """How often a run that other processes disturb is made."""
 
 
-QUICK = Phases(lead_in=1, peak=3, half=3, repeats=1)
+QUICK = Phases(lead_in=1, peak=3, half=3, repeats=1, tries=1)
 
 
 class OwnTimes(msgspec.Struct):
@@ -296,19 +299,19 @@ class Driver:
         self.open += 1
         self._clients.popleft().send()
 
-    async def saturate(self, seconds: float) -> None:
+    async def saturate(self, seconds: float, *, in_flight: int = IN_FLIGHT) -> None:
         """Keep requests open all the time."""
         self._reset()
         self._goes_on = True
-        while self.open < min(IN_FLIGHT, self._sessions):
+        while self.open < min(in_flight, self._sessions):
             self._next()
         await asyncio.sleep(seconds)
         self._goes_on = False
 
-    async def warm_up(self) -> None:
+    async def warm_up(self, *, in_flight: int = IN_FLIGHT) -> None:
         """Send a request of every session."""
         end = time.monotonic() + 300
-        await self.saturate(0)
+        await self.saturate(0, in_flight=in_flight)
         self._goes_on = True
         while self.answers + self.open < self._sessions:
             if time.monotonic() > end:
@@ -468,7 +471,7 @@ class Bench:
         async with self._driven("gateway", 2, url, sessions, sent=0, patience=60) as (driver, pid, log):
             processes, began = _processes(pid), time.perf_counter()
             used = sum(map(_cpu, processes))
-            await driver.warm_up()
+            await driver.warm_up(in_flight=COLD_IN_FLIGHT)
             seconds = time.perf_counter() - began
             await _until_idle(processes)
             used = sum(map(_cpu, processes)) - used
@@ -478,8 +481,9 @@ class Bench:
     async def measure(self, kind: str, workers: int, *, sessions: int | None = None, pinned: bool = False) -> Measured:
         """Measure a server when the machine is quiet; repeat it if other processes disturb it."""
         found: list[Measured] = []
-        while not found or (found[-1].others > QUIET and len(found) < TRIES):
-            await _until_quiet()
+        while not found or (found[-1].others > QUIET and len(found) < self._phases.tries):
+            if self._phases.tries > 1:
+                await _until_quiet()
             found.append(await self._measure(kind, workers, sessions or self._sessions, pinned=pinned))
         best = min(found, key=lambda one: one.others)
         best.disturbed = len(found) - 1
@@ -498,6 +502,7 @@ class Bench:
             if pinned:
                 _pin(processes[-workers:])
             await driver.warm_up()
+            await _until_idle(processes)  # also the labels of all sessions are written now
             await driver.saturate(phases.lead_in)
             queued, written = await _queue(driver.port) if is_gateway else (0, 0)
             used, own, idle, began = sum(map(_cpu, processes)), time.process_time(), _idle(), time.perf_counter()
@@ -669,9 +674,10 @@ def _possible(one: list[Measured], two: list[Measured]) -> str:
     most = statistics.median(
         count / (_at_peak(b) + b.driver_seconds) / a.requests_per_second for a, b in zip(one, two, strict=True)
     )
+    used, used_by_two = (statistics.median(run.cores for run in runs) for runs in (one, two))
     return (
-        f"at most {most:.2f} with {count} processors; one worker used "
-        f"{statistics.median(run.cores for run in one):.2f} of them, two {statistics.median(run.cores for run in two):.2f}, {_busiest([*one, *two])}"
+        f"at most {most:.2f} with {count} processors; one worker used {used:.2f} of them, two {used_by_two:.2f}, "
+        f"{_busiest([*one, *two])}"
     )
 
 

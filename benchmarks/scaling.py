@@ -1,4 +1,4 @@
-"""docs/scaling.md and its plots, from the results of `benchmarks.load`, `benchmarks.growth` and the gateway soak.
+"""docs/scaling.md and its plots, from the results of `benchmarks.load`, `growth` and `fleet`, and of two soaks.
 
 `python scripts/make_numbers.py` writes them. Nothing on the page is typed in but the assumptions in ``Plan``.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,8 @@ PAGE = ROOT / "docs" / "scaling.md"
 IMAGES = ROOT / "docs" / "images"
 
 DAY = 86_400
+GOAL = 1.7
+"""How many times the requests of one worker two workers are to serve."""
 POOL = 10
 """Connections that a worker opens to PostgreSQL at most."""
 DEFAULT_POSTGRES = 100
@@ -73,9 +75,10 @@ def needs(plan: Plan, load: dict[str, Any], growth: dict[str, Any]) -> Capacity:
     )
 
 
-def run_of(load: dict[str, Any], server: str, workers: int) -> dict[str, Any]:
+def run_of(load: dict[str, Any], server: str, workers: int, *, pinned: bool = False) -> dict[str, Any]:
     """Return the run with the median rate; the upper one of two."""
-    runs = [one for one in load["runs"] if (one["server"], one["workers"]) == (server, workers)]
+    wanted = (server, workers, pinned)
+    runs = [one for one in load["runs"] if (one["server"], one["workers"], one.get("pinned", False)) == wanted]
     return sorted(runs, key=lambda one: one["requests_per_second"])[len(runs) // 2]
 
 
@@ -123,14 +126,22 @@ def _share(found: dict[str, Any], outcome: str) -> float:
 # --- the page ------------------------------------------------------------------------------------------------------
 
 
-def page(load: dict[str, Any], growth: dict[str, Any], soak: dict[str, Any]) -> str:
+def page(
+    load: dict[str, Any],
+    growth: dict[str, Any],
+    soak: dict[str, Any],
+    fleet: dict[str, Any],
+    soak_fleet: dict[str, Any],
+) -> str:
     """Write the page."""
     one, two, bare = run_of(load, "gateway", 1), run_of(load, "gateway", 2), run_of(load, "bare", 1)
+    servers = {"bare proxy": bare, "one worker": one, "two workers": two}
+    if any(run.get("pinned") for run in load["runs"]):  # earlier results have none
+        servers["one worker on one core"] = run_of(load, "gateway", 1, pinned=True)
+        servers["two workers, one core each"] = run_of(load, "gateway", 2, pinned=True)
     setting, derived, done = load["setting"], growth["derived"], growth["operations"]
     cold = load["cold_start"]
-    ratio = row_value(load, "two workers over one")
     plan = Plan()
-    at_most = 2 * one["server_seconds"] / (one["server_seconds"] + one["driver_seconds"])
     plans = [plan._replace(requests=requests) for requests in (10, plan.requests, 110)]
     found = [needs(each, load, growth) for each in plans]
     sqlite = 1 / derived["session_append_seconds"]
@@ -140,19 +151,23 @@ def page(load: dict[str, Any], growth: dict[str, Any], soak: dict[str, Any]) -> 
     def line(label: str, cells: Sequence[str]) -> str:
         return f"| {label} | {' | '.join(cells)} |"
 
+    def half(label: str, seconds: Callable[[dict[str, Any]], float], format: str) -> str:
+        cells = [format.format(1e3 * seconds(run)) for run in (one, two)]
+        return line(label, ["", *cells, *[""] * (len(servers) - 3)])
+
     lines = [
         "# Scaling",
         "",
         *_wrapped(
-            "What a gateway and a store cost, and what a million sessions a day need. The numbers come from "
-            "`benchmarks/results/load.json` and `benchmarks/results/growth.json`. `make bench` measures them again, "
-            "and `python scripts/make_numbers.py` writes this page and its plots from them."
+            "What a gateway, a store and a fleet job cost, and what a million sessions a day need. The numbers come "
+            "from `load.json`, `growth.json` and `fleet.json` in `benchmarks/results`. `make bench` measures them "
+            "again, and `python scripts/make_numbers.py` writes this page and its plots from them."
         ),
         "",
         *_wrapped(
             f"Measured on {load['machine']}, Python {load['python']}, with a load average of {load['load']:g} at the "
-            f"end of the first run and {growth['load']:g} at the end of the second. Clients, provider, workers and "
-            "store shared that machine."
+            f"end of the first run, {growth['load']:g} of the second and {fleet['load']:g} of the third. Clients, "
+            "provider, workers and store shared that machine."
         ),
         "",
         "## The gateway under load",
@@ -165,23 +180,26 @@ def page(load: dict[str, Any], growth: dict[str, Any], soak: dict[str, Any]) -> 
             "same stored sessions and with warm caches; runs with one and two workers alternate."
         ),
         "",
-        "| | bare proxy | one worker | two workers |",
-        "|---|---:|---:|---:|",
-        line("requests per second", [f"{run['requests_per_second']:,.0f}" for run in (bare, one, two)]),
-        line("processor time per request", [f"{1e3 * run['server_seconds']:.2f} ms" for run in (bare, one, two)]),
-        line("own time at half of that rate, median", ["", *(f"{1e3 * run['own_p50']:.1f} ms" for run in (one, two))]),
-        line("the same, 99 of 100", ["", *(f"{1e3 * run['own_p99']:.1f} ms" for run in (one, two))]),
-        line(
-            "the same, 99 of 100 without compactions",
-            ["", *(f"{1e3 * _without_compactions(run):.1f} ms" for run in (one, two))],
-        ),
-        line("memory of all processes", [f"{run['memory'] / 1e6:,.0f} MB" for run in (bare, one, two)]),
+        line("", list(servers)),
+        "|---|" + "---:|" * len(servers),
+        line("requests per second", [f"{run['requests_per_second']:,.0f}" for run in servers.values()]),
+        line("cores in use", [f"{run['cores']:.2f}" for run in servers.values()]),
+        line("processor time per request", [f"{1e3 * _at_peak(run):.2f} ms" for run in servers.values()]),
+        *(line(label, cells) for label, cells in _writes(list(servers.values()))),
+        half("own time at half of that rate, median", lambda run: run["own_p50"], "{:.1f} ms"),
+        half("the same, 99 of 100", lambda run: run["own_p99"], "{:.1f} ms"),
+        half("the same, 99 of 100 without compactions", _without_compactions, "{:.1f} ms"),
+        half("processor time per request at half of that rate", lambda run: run["server_seconds"], "{:.2f} ms"),
+        line("memory of all processes", [f"{run['memory'] / 1e6:,.0f} MB" for run in servers.values()]),
+        "",
+        *_grown(load, one, two),
         "",
         *_wrapped(
-            f"Two workers serve {ratio:.2f} times as many requests as one. Clients and provider take "
-            f"{1e3 * one['driver_seconds']:.2f} ms of processor per request on the same two cores, so at most "
-            f"{at_most:.2f} times was possible here. The bare proxy forwards requests with Starlette and httpx as they "
-            "are and does nothing else. The processor time of a gateway includes the writes after the answer."
+            "The bare proxy forwards requests with Starlette and httpx as they are and does nothing else. At the peak "
+            "a session's next request comes before its last one is written. So a write contains several requests, "
+            "and a request takes less processor time than at half of the rate. Agents pause between requests, so for "
+            f"them one core is good for about {1 / one['server_seconds']:,.0f} requests per second, and the plan below "
+            "is made with that."
         ),
         "",
         *_many(load),
@@ -194,6 +212,10 @@ def page(load: dict[str, Any], growth: dict[str, Any], soak: dict[str, Any]) -> 
         "![Requests per second](images/scaling-load.svg)",
         "",
         *_soaked(soak),
+        "",
+        "## Fleet jobs",
+        "",
+        *_fleet(fleet, soak_fleet),
         "",
         "## Long and many sessions",
         "",
@@ -306,6 +328,71 @@ def _wrapped(text: str) -> list[str]:
 def _item(number: int, text: str) -> list[str]:
     first, *rest = _wrapped(text)
     return [f"{number}. {first}", *(f"   {line}" for line in rest)]
+
+
+def _at_peak(run: dict[str, Any]) -> float:
+    """Return the processor time per request at the peak."""
+    return run["cores"] / run["requests_per_second"]
+
+
+def _writes(servers: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    """Describe the writes at the peak; earlier results do not have them."""
+    gateways = servers[1:]
+    if "queued" in gateways[0]:
+        yield "requests in a write", ["", *(f"{run['requests_per_write']:.1f}" for run in gateways)]
+        ends = ("{:,}, {:,}".format(*run["queued"]) for run in gateways)
+        yield "queued writes, at the start and at the end", ["", *ends]
+
+
+def _grown(load: dict[str, Any], one: dict[str, Any], two: dict[str, Any]) -> list[str]:
+    """Say how many times the requests two workers serve, and why it is not twice as many."""
+    ratios = {row["name"]: row["value"] for row in load["rows"] if row["name"].startswith("two workers over one")}
+    bound = ratios.get("two workers over one, one processor each")
+    bound_text = "" if bound is None else f", and {bound:.2f} times if each worker is bound to a core of its own"
+    most = 2 / (_at_peak(two) + two["driver_seconds"]) / one["requests_per_second"]
+    disturbed = max(run["others"] for run in load["runs"] if run["server"] == "gateway")
+    return _wrapped(
+        f"Two workers serve {ratios['two workers over one']:.2f} times as many requests as one{bound_text}. The goal "
+        f"is {GOAL} times. One worker that is not bound used {one['cores']:.2f} cores, because its threads write, "
+        "compact and send while its event loop runs. So two such workers do not find twice as many cores here: with "
+        f"both cores busy all the time they could serve {most:.2f} times as many. Clients and provider take "
+        f"{1e3 * two['driver_seconds']:.2f} ms of processor per request on the same cores. Other programs took up to "
+        f"{_percent(disturbed)} of both cores during a run."
+    )
+
+
+def _fleet(fleet: dict[str, Any], soak: dict[str, Any]) -> list[str]:
+    """Describe fleet jobs on local processes and on Ray."""
+
+    def value(start: str, format: str) -> str:
+        return format.format(row_value(fleet, start))
+
+    found = _wrapped(
+        f"{fleet['sessions']:,} sessions with {fleet['tokens'] / 1e6:.1f} million tokens, compacted by a fleet job "
+        "in new processes. The time is that of the whole job with the start of its processes. Ray takes seconds to "
+        "start, so its rate is measured from the first result on, and compared with that of the local engine."
+    )
+    found += [
+        "",
+        "| | |",
+        "|---|---:|",
+        f"| one process | {value('one process', '{:.1f} s')} |",
+        f"| local, two workers | {value('local, two workers', '{:.1f} s')} |",
+        f"| local over one process | {value('local, two workers, compared', '{:.2f} times')} |",
+        f"| local, from the first result on | {value('local, rate', '{:.0f} sessions per second')} |",
+        f"| Ray, from the first result on | {value('Ray, two workers, rate', '{:.0f} sessions per second')} |",
+        f"| Ray over local | {value('Ray, rate compared', '{:.2f} times')} |",
+        f"| first result, local | {value('local, first result', '{:.1f} s')} |",
+        f"| first result, Ray | {value('Ray, first result', '{:.1f} s')} |",
+        "",
+    ]
+    wrong = soak["failures"] + soak["errors"]
+    return found + _wrapped(
+        f"Ray and the local engine give the same rows: {soak['tests']} tests, {wrong} failures, on {soak['sessions']} "
+        f"sessions in {soak.get('formats', 4)} formats and two kinds of transcripts, 5 % of them broken files, after "
+        "a killed worker, an interruption and the loss of a node. "
+        f"(`python scripts/soak.py --fleet {soak['sessions']}`, `benchmarks/results/soak_fleet.json`.)"
+    )
 
 
 def _percent(share: float) -> str:

@@ -364,7 +364,9 @@ def generated() -> dict[Path, str]:
         compare.PAGE: compare.page(typed, measured, missing),
         trade_off.PAGE: trade_off.page(results()["trade_off"], trade_off.exam_sizes()),
         admission_exam.GUIDE: admission_exam.with_region(guide, admission_exam.summary(rows)),
-        scaling.PAGE: scaling.page(results()["load"], results()["growth"], results()["soak_gateway"]),
+        scaling.PAGE: scaling.page(
+            *(results()[name] for name in ("load", "growth", "soak_gateway", "fleet", "soak_fleet"))
+        ),
         **scaling.pictures(results()["load"], results()["growth"]),
         PICTURE: picture(),
     }

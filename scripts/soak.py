@@ -194,6 +194,7 @@ def soak_fleet(sessions: int) -> int:
     result = {
         "what": "tests/fleet: the rows of Ray and of local processes are equal, also after faults and a resume",
         "sessions": sessions,
+        "formats": FORMATS,
         **counts,
         "minutes": round((time.monotonic() - began) / 60, 1),
     }

@@ -11,6 +11,7 @@ def run(server: str, workers: int, rate: float) -> dict[str, Any]:
     return {
         "server": server,
         "workers": workers,
+        "pinned": False,
         "requests_per_second": rate,
         "server_seconds": 0.004,
         "memory": workers * 150_000_000,

@@ -48,7 +48,9 @@ def session(kind: str, *, messages: int = 36, seed: int = 0) -> bytes:
     if kind == "codex":
         return _lines(codex(messages, seed))
     if kind == "lines":
-        bodies = [build(FORMATS[(seed + place) % len(FORMATS)], messages=messages, seed=seed + place) for place in range(2)]
+        bodies = [
+            build(FORMATS[(seed + place) % len(FORMATS)], messages=messages, seed=seed + place) for place in range(2)
+        ]
         return _lines([bodies[0], {"custom_id": "a", "method": "POST", "body": bodies[1]}])
     return json.dumps(build(kind, messages=messages, seed=seed)).encode()
 
