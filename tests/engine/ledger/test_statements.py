@@ -474,6 +474,13 @@ class TestRuns:
             'Failed 4 times: `editor a.c`: "No replacement was performed, old_str `x2` did not appear verbatim."',
         ]
 
+    def test_prompts_and_notes_of_the_agent_are_no_outcome(self) -> None:
+        prompt = "(Open file: /src/a.py)\n(Current directory: /src)\nbash-$"
+        [said] = written(ran("python a.py", f"345\n{prompt}"), RUNS)
+        assert said == 'Ran `python a.py` → "345"'
+        silent = f"Your command ran successfully and did not produce any output.\n{prompt}"
+        assert written(ran("python a.py", silent), RUNS) == ["Ran `python a.py` → no output"]
+
     def test_runs_of_one_command_do_not_pile_up(self) -> None:
         messages = [message for n in range(50) for message in ran("make", f"built {n}")]
         assert written(messages, RUNS) == ['Ran `make` → "built 49"']

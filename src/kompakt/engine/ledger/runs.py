@@ -61,7 +61,10 @@ _SHARED_STATE = re.compile(
 
 _NOISE_IN_KEY = re.compile(r"^(?:cd [^ &;]+ ?(?:&&|;) ?)+| ?2>&1| ?\| ?(?:tail|head|grep|cat|tee)\b.*$")
 
-_NOISE = re.compile(r"\s*(?:Shell cwd was reset\b|\$ |\[\w+\] \$ |\W?The command completed with exit code 0\b)")
+_NOISE = re.compile(
+    r"\s*(?:Shell cwd was reset\b|\$ |\[\w+\] \$ |\W?The command completed with exit code 0\b"
+    r"|\((?:Open file|Current directory): |bash-\$|Your command ran successfully and did not produce any output)"
+)
 """Lines of an output that say nothing about the outcome: notes of the agent, echoes of commands."""
 
 _BARE_FAILURE = re.compile(
