@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
 import stat
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -15,7 +17,7 @@ import pytest
 from tests.cli.commands import run
 
 from kompakt.errors import UnreadableFile
-from kompakt.hosts import claude_code_settings, codex_settings, install, jsonc, places
+from kompakt.hosts import claude_code, claude_code_settings, codex_settings, install, jsonc, places, rehearsal
 from kompakt.hosts.checkup import check_host
 from kompakt.hosts.install import HostPlan, is_own_hook
 from kompakt.session.store import open_store
@@ -108,8 +110,8 @@ class TestUndo:
         assert files_of(home) != before
         assert run("install", agent, "--undo", "--yes").code == 0
         assert files_of(home) == before
-        assert [path for path in home.iterdir() if path.is_dir() and not any(path.iterdir())] == []
-        assert list((home / "state" / "kompakt" / "install").iterdir()) == []
+        empty = [path for path in home.iterdir() if path.is_dir() and not any(path.iterdir())]
+        assert empty == [home / "state"]
 
     @pytest.mark.parametrize(("agent", "prepare"), CASES)
     def test_twice_installed_is_once_installed(self, home: Path, agent: str, prepare: Prepare) -> None:
@@ -165,6 +167,25 @@ class TestUndo:
         assert json.loads(settings.read_text()) == {
             "hooks": {"Stop": [{"hooks": [{"type": "command", "command": "bell"}]}]}
         }
+
+    @pytest.mark.parametrize("first", [(), ("--project",)])
+    def test_undo_names_the_other_scope(self, home: Path, first: tuple[str, ...]) -> None:
+        """Each undo says whose settings it changed, and where the plugin still is."""
+        project = home / "project"
+        project.mkdir()
+        for scope in ((), ("--project",)):
+            run("install", "claude-code", "--yes", *scope, cwd=project)
+        done = run("install", "claude-code", "--undo", "--yes", *first, cwd=project)
+        names = {(): "your own settings", ("--project",): "the settings of this folder"}
+        other = next(scope for scope in names if scope != first)
+        assert f"removed from claude-code ({names[first]})" in done.err
+        rest = f"claude-code still has the plugin in {names[other]}"
+        command = " ".join(["kompakt install claude-code", *other, "--undo"])
+        assert rest in done.err and command in done.err
+        again = run("install", "claude-code", "--undo", *first, cwd=project)
+        assert f"claude-code has no plugin in {names[first]}" in again.err and rest in again.err
+        run("install", "claude-code", "--undo", "--yes", *other, cwd=project)
+        assert "still" not in run("install", "claude-code", "--undo", cwd=project).err
 
     def test_undo_without_an_installation_does_nothing(self, home: Path) -> None:
         own_settings(home)
@@ -226,6 +247,12 @@ class TestErase:
         assert not (home / "state" / "kompakt").exists()
         data = (home / ".local" / "share" / "kompakt" / "sessions.db").read_bytes()
         assert b"SessionStart" not in data
+
+    def test_with_nothing_to_erase_it_says_so_once(self, home: Path) -> None:
+        done = run("install", "claude-code", "--undo", "--erase")
+        assert done.code == 0 and done.err.count("erase") == 1
+        assert "nothing to erase: there are no recorded sessions of claude-code" in done.err
+        assert files_of(home) == {}
 
     def test_it_needs_undo_and_confirmation(self, home: Path) -> None:
         run("install", "claude-code", "--yes")
@@ -290,6 +317,25 @@ class TestInstall:
         assert shown.code == 0
         assert "+++" in shown.out and "SessionStart" in shown.out
         assert files_of(home) == before and not (home / "state").exists()
+
+    def test_without_dry_run_the_summary_is_shown_and_the_diff_on_request(self, home: Path) -> None:
+        """A hundred lines of diff would hide the summary."""
+        own_settings(home)
+        settings = home / ".claude" / "settings.json"
+        settings.write_text(json.dumps({"permissions": {"allow": [f"Bash(make {number})" for number in range(40)]}}))
+        before = files_of(home)
+        assert run("install", "claude-code").out == ""
+        outer, inner = pty.openpty()
+        os.write(outer, b"d\nn\n")
+        command = [sys.executable, "-m", "kompakt", "install", "claude-code"]
+        done = subprocess.run(command, stdin=inner, capture_output=True, text=True, check=False)
+        os.close(inner)
+        os.close(outer)
+        assert done.returncode == 1 and "nothing was changed" in done.stderr
+        assert done.stderr.count("Write these changes?") == 2
+        assert "+++" in done.stdout and "SessionStart" in done.stdout
+        assert "settings.json has long lines; they are shown with line breaks" in done.stderr
+        assert files_of(home) == before
 
     def test_without_a_terminal_it_does_not_write_unasked(self, home: Path) -> None:
         """Confirmation needs a terminal or --yes."""
@@ -363,7 +409,9 @@ class TestInstall:
         assert "extensions/kompakt.ts: adds 1 plugin\n" in run("install", "pi", "--yes").err
 
     def test_an_unknown_agent_is_refused(self) -> None:
-        assert run("install", "claude-cod").code == 2
+        """The error lists the few agents that there are."""
+        refused = run("install", "vscode")
+        assert refused.code == 2 and "claude-code, codex, opencode, pi" in refused.err
 
 
 class TestCodex:
@@ -435,14 +483,81 @@ class TestCodex:
 
 
 class TestDoctor:
-    @pytest.mark.parametrize("agent", ["claude-code", "codex"])
-    def test_a_working_installation(self, agent: str) -> None:
-        """Entries, hook program, MCP server and store are tried."""
+    @pytest.mark.parametrize("agent", ["claude-code", "codex", "opencode", "pi"])
+    def test_a_working_installation(self, home: Path, agent: str) -> None:
+        """Entries, hook program, MCP server and store are tried, and a rule returns after a scripted compaction."""
         run("install", agent, "--yes")
         done = run("doctor", "--client", agent, "--json")
         report = json.loads(done.out)
         assert {check["what"]: check["detail"] for check in report["checks"] if not check["works"]} == {}
-        assert done.code == 0 and len(report["checks"]) == 6
+        assert done.code == 0 and report["works"] and report["scopes"] == {"user": True}
+        checks = {check["what"]: check["detail"] for check in report["checks"]}
+        assert f'rule: "{rehearsal.RULE}" → returned; refusal: "{rehearsal.REFUSAL}" → returned' in checks.values()
+        assert {"hook program", "recording", "store", "log of hooks"} <= checks.keys()
+        assert places.noted_sessions(str(home)) == [] and not Path(places.log_file()).exists()
+
+    @pytest.mark.parametrize("event", ["SessionStart", "Stop"])
+    def test_a_hook_program_that_returns_no_rule(self, home: Path, monkeypatch: pytest.MonkeyPatch, event: str) -> None:
+        """It answers the check, and gives the model nothing after the compaction: the plugin does not work."""
+        run("install", "claude-code", "--yes")
+        own = Path(sys.executable).parent / "kompakt-hook"
+        broken = home / "kompakt-hook"
+        broken.write_text(f'#!/bin/sh\ncase "$2" in {event}) cat >/dev/null;; *) exec {own} "$@";; esac\n')
+        broken.chmod(0o755)
+        settings = home / ".claude" / "settings.json"
+        settings.write_text(settings.read_text().replace(str(own), str(broken)))
+        monkeypatch.setattr(rehearsal, "SECONDS", 3.0)
+        found = {check.what: check for check in check_host(claude_code_settings.plan("user"))}
+        assert found["compaction test"].works == (event != "SessionStart")
+        assert f'"{rehearsal.RULE}" → {"LOST" if event == "SessionStart" else "returned"}' in (
+            found["compaction test"].detail
+        )
+
+    @pytest.mark.parametrize(
+        ("version", "state"), [(None, "note"), ("2.1.0", "note"), ("2.1.325", "ok"), ("2.2.1", "ok"), ("?", "note")]
+    )
+    def test_the_version_of_the_agent_is_shown(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, state: str
+    ) -> None:
+        """A missing or old agent is a note: the plugin itself works."""
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        if version is not None:
+            (folder / "claude").write_text(f"#!/bin/sh\necho '{version} (Claude Code)'\n")
+            (folder / "claude").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+        first = next(check_host(claude_code_settings.plan("user")))
+        assert (first.what, first.state) == ("claude-code", state)
+        assert "not on PATH" in first.detail if version is None else version in first.detail or version == "?"
+        assert claude_code.TESTED in first.detail or version == "?"
+
+    def test_each_scope_has_a_verdict(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Shared settings that do nothing on this machine do not condemn the user's own, and the remedy is named."""
+        project = home / "project"
+        project.mkdir()
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+        run("install", "claude-code", "--yes")
+        installed = run("install", "claude-code", "--project", "--yes", cwd=project)
+        folder = install.bin_folder()
+        assert f"kompakt-hook is not on PATH: the hooks of this project do nothing here until you add {folder}" in (
+            installed.err
+        )
+        done = run("doctor", "--client", "claude-code", cwd=project)
+        assert "plugin in claude-code, your own settings: works" in done.out
+        assert "plugin in claude-code, the settings of this folder: does not work" in done.out
+        assert f"kompakt-hook is not on PATH, so it does nothing; add {folder} to the PATH" in done.out
+        assert done.code == 1
+        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+        assert run("doctor", "--client", "claude-code", cwd=project).code == 0
+
+    def test_a_typo_is_reported_at_once(self) -> None:
+        refused = run("doctor", "--client", "claud-code")
+        assert refused.code == 2 and "use one of aider, claude, claude-code" in refused.err
+
+    def test_the_gateway_of_the_same_client_is_named(self) -> None:
+        """The gateway knows Claude Code as claude, and the plugin must not hide it."""
+        run("install", "claude-code", "--yes")
+        assert "--client claude --gateway http://127.0.0.1:8484" in run("doctor", "--client", "claude").out
 
     def test_a_store_that_cannot_be_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The check that fails says why."""
@@ -450,7 +565,7 @@ class TestDoctor:
         monkeypatch.setenv("KOMPAKT_STORE", "sqlite:////proc/nowhere/x.db")
         done = run("doctor", "--client", "claude")
         assert done.code == 1
-        assert "problem  user     store" in done.out
+        assert "problem  store " in done.out
 
     def test_in_the_home_folder_the_user_scope_is_not_taken_for_a_project(
         self, home: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,7 @@ import typer
 
 from kompakt.cli import config
 from kompakt.cli.input import AsJson
-from kompakt.cli.output import print_line, waiting
+from kompakt.cli.output import print_line, waiting, wrapped
 from kompakt.cli.store_options import STORE, read_key
 from kompakt.errors import KompaktError, UsageError
 from kompakt.gateway.outcomes import OUTCOME_HEADER, OUTCOMES, PROTECTED, UNTOUCHED, UNTOUCHED_HEADER
@@ -166,53 +166,60 @@ def _packages(packages: dict[str, str | None]) -> Iterator[Diagnosis]:
 
 def _report_installation(name: str, *, as_json: bool) -> None:
     """Report whether the plugin in an agent works; return if there is none for this agent."""
-    from kompakt.cli.install import PLANS  # late: only this option needs them
+    from kompakt.cli.install import PLANS, WHERE, installed_plans  # late: only this option needs them
     from kompakt.hosts.checkup import check_host
-    from kompakt.hosts.install import plan_undo
 
     agent = {"claude": "claude-code"}.get(name, name)
     if agent not in PLANS:
+        client_named(name)  # a typo is reported before anything is sent
         return
-    user, project = PLANS[agent]("user", None), PLANS[agent]("project", None)
-    shared = {file.path for file in user.files}  # in the home folder both scopes have the same settings file
-    in_project = any(change.path not in shared for change in plan_undo(project))
-    plans = [*([project] if in_project else []), *([user] if plan_undo(user) else [])]
+    plans = installed_plans(agent)
     if not plans:
         fix = f"the plugin is not installed in {agent}; install it with: kompakt install {agent}"
         if name == "claude-code":  # the gateway knows this client as claude
-            typer.echo(
-                indented_json({"client": agent, "works": False, "reason": fix}) if as_json else fix, nl=not as_json
-            )
+            report = {"client": agent, "works": False, "reason": fix}
+            typer.echo(indented_json(report) if as_json else wrapped(fix), nl=not as_json)
             raise typer.Exit(1)
-        typer.echo(f"{fix}. Checking the gateway.", err=True)
+        typer.echo(wrapped(f"the plugin is not installed in {agent}, so the gateway is checked"), err=True)
         return
-    found = [(plan.scope, check) for plan in plans for check in check_host(plan)]
-    works = all(check.works for _, check in found)
+    with waiting(f"running a test session through the plugin in {agent}"):
+        found = {plan: list(check_host(plan)) for plan in plans}
+    works = {plan.scope: all(check.works for check in checks) for plan, checks in found.items()}
     if as_json:
-        checks = [{"scope": scope, **msgspec.to_builtins(check)} for scope, check in found]
-        typer.echo(indented_json({"client": agent, "works": works, "checks": checks}), nl=False)
+        checks = [
+            {"scope": plan.scope, "what": one.what, "works": one.works, "state": one.state, "detail": one.detail}
+            for plan, checks in found.items()
+            for one in checks
+        ]
+        report = {"client": agent, "works": all(works.values()), "scopes": works, "checks": checks}
+        typer.echo(indented_json(report), nl=False)
     else:
-        typer.echo(f"plugin in {agent}: {'works' if works else 'does not work'}")
-        for scope, check in found:
-            print_line(f"  {'ok' if check.works else 'problem':<8} {scope:<8} {check.what:<22} ", check.detail)
-    raise typer.Exit(0 if works else 1)
+        for plan, checks in found.items():
+            verdict = "works" if works[plan.scope] else "does not work"
+            typer.echo(f"plugin in {agent}, {WHERE[plan.scope]}: {verdict}")
+            for one in checks:
+                print_line(f"  {one.state:<8} {one.what:<22} ", one.detail)
+        if name == "claude" or os.environ.get(client_named(name).variable or ""):
+            address = f"kompakt doctor --client {name} --gateway {DEFAULT_GATEWAY}"
+            typer.echo(wrapped(f"This is about the plugin. To check a gateway: {address}"))
+    raise typer.Exit(0 if all(works.values()) else 1)
 
 
 def _report_probe(name: str, url: str | None, model: str | None, key: str | None, *, as_json: bool) -> None:
+    client_named(name)  # a typo is reported before anything is sent
     with waiting("waiting for the gateway and the provider"):
         found = probe(name, url=url, model=model, key=key)
     if as_json:
         typer.echo(indented_json(msgspec.to_builtins(found)), nl=False)
         raise typer.Exit(0 if found.protected else 1)
-    typer.echo("protected: yes" if found.protected else f"protected: no, because {found.because}")
+    typer.echo("protected: yes" if found.protected else wrapped(f"protected: no, because {found.because}"))
     if found.outcome is not None:
-        typer.echo(f"  gateway   {found.url}, outcome {found.outcome}, session {found.session or 'none'}")
+        print_line("  gateway   ", f"{found.url}, outcome {found.outcome}, session {found.session or 'none'}")
         typer.echo(f"  provider  answered {found.status}" + _hint(found.status))
     variable = client_named(name).variable
     if variable is not None and not os.environ.get(variable):
-        typer.echo(
-            f"  note      {variable} is not set in this shell; {name} will not use the gateway when started here"
-        )
+        note = f"{variable} is not set in this shell; {name} will not use the gateway when started here"
+        print_line("  note      ", note)
     raise typer.Exit(0 if found.protected else 1)
 
 

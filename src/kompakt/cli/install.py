@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kompakt.cli.input import AsJson
-from kompakt.cli.output import waiting
+from kompakt.cli.output import waiting, wrapped
 from kompakt.cli.store_options import plural
-from kompakt.errors import UsageError, nearest
+from kompakt.errors import UsageError
 from kompakt.hosts import claude_code_settings, codex_settings, places, shim_settings
 from kompakt.hosts import install as installation
 from kompakt.hosts.install import HostPlan, PlannedChange, Scope
@@ -29,10 +29,13 @@ PLANS: dict[str, Callable[[Scope, Path | None], HostPlan]] = {
 }
 """Agents that kompakt can be installed into."""
 
+WHERE: dict[Scope, str] = {"user": "your own settings", "project": "the settings of this folder"}
+"""How a scope is named to people."""
+
 AgentName = Annotated[str, typer.Argument(metavar="AGENT", help=f"Coding agent: {', '.join(PLANS)}.")]
 Project = Annotated[bool, typer.Option("--project", help="Change the settings of this folder instead of your own.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
-InstallDryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes; write nothing.")]
+InstallDryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes as a diff; write nothing.")]
 Undo = Annotated[bool, typer.Option("--undo", help="Remove kompakt and restore the files as they were.")]
 Erase = Annotated[
     bool,
@@ -49,8 +52,16 @@ def plan_for(agent: str, *, project: bool = False) -> HostPlan:
         UsageError: the agent is unknown.
     """
     if agent not in PLANS:
-        raise UsageError(f"unknown agent {agent!r}; {nearest(agent, PLANS)}")
+        raise UsageError(f"no plugin for {agent!r}; kompakt has plugins for {', '.join(PLANS)}")
     return PLANS[agent]("project" if project else "user", None)
+
+
+def installed_plans(agent: str) -> list[HostPlan]:
+    """Return the scopes in which kompakt is installed in an agent; here the project is that of the current folder."""
+    user, project = plan_for(agent), plan_for(agent, project=True)
+    shared = {file.path for file in user.files}  # in the home folder both scopes have the same settings file
+    in_project = any(change.path not in shared for change in installation.plan_undo(project))
+    return [*([user] if installation.plan_undo(user) else []), *([project] if in_project else [])]
 
 
 def install(
@@ -64,8 +75,8 @@ def install(
 ) -> None:
     """Install kompakt into a coding agent, or remove it with --undo.
 
-    Prints the changes as a diff and asks before it writes. The agent's sessions are then recorded, huge outputs are
-    shortened with the original kept, and constraints and notes return after each compaction.
+    Lists the changes and asks before it writes; --dry-run shows them line by line. The agent's sessions are then
+    recorded, huge outputs are shortened with the original kept, and your rules return after each compaction.
 
     \b
     Examples:
@@ -81,12 +92,12 @@ def install(
     changes = installation.plan_undo(plan) if undo else installation.plan_install(plan)
     needed = [change for change in changes if change.is_change]
     if not as_json:
-        _show(needed, plan, undo=undo)
+        _show(needed, plan, undo=undo, with_diff=dry_run)
         if erased is not None:
-            typer.echo(erased.summary, err=True)
+            _say(*erased.summary)
     is_done = False
     if (needed or erased) and not dry_run:
-        _confirm(agent, yes=yes, undo=undo, erase=bool(erased), as_json=as_json)
+        _confirm(plan, needed, yes=yes, undo=undo, erase=bool(erased), as_json=as_json)
     if not dry_run and (needed or undo):
         (installation.undo if undo else installation.install)(plan, changes)
         is_done = bool(needed)
@@ -99,26 +110,52 @@ def install(
         typer.echo(indented_json(report), nl=False)
         return
     if erased and not dry_run:
-        typer.echo(f"erased {plural(erased.sessions, 'session')} and {plural(len(erased.files), 'file')}", err=True)
+        _say(f"erased {plural(erased.sessions, 'session')} and {plural(len(erased.files), 'file')}")
     if is_done:
-        typer.echo(f"kompakt was {'removed from' if undo else 'installed into'} {agent}", err=True)
-        if not undo:
-            typer.echo(f"next: run kompakt doctor --client {agent}, then restart {agent}", err=True)
-        if undo and not erase:
-            store = places.shown_store(places.store_url())
-            typer.echo(f"note: recorded sessions stay in {store}; --undo --erase deletes them", err=True)
+        _say_done(plan, undo=undo, erase=erase)
 
 
-def _show(needed: list[PlannedChange], plan: HostPlan, *, undo: bool) -> None:
+def _say(*texts: str) -> None:
+    for text in texts:
+        typer.echo(wrapped(text), err=True)
+
+
+def _say_done(plan: HostPlan, *, undo: bool, erase: bool) -> None:
+    if not undo:
+        _say(f"kompakt was installed into {plan.agent} ({WHERE[plan.scope]})")
+        _say(f"next: restart {plan.agent} and run: kompakt doctor --client {plan.agent}")
+        return
+    _say(f"kompakt was removed from {plan.agent} ({WHERE[plan.scope]})", *_elsewhere(plan))
+    if not erase:
+        store = places.shown_store(places.store_url())
+        _say(f"note: recorded sessions stay in {store}; to delete them: kompakt install {plan.agent} --undo --erase")
+
+
+def _elsewhere(plan: HostPlan) -> list[str]:
+    """Return where else kompakt is installed in the same agent, and how to remove it there."""
+    found = [other for other in installed_plans(plan.agent) if other.scope != plan.scope]
+    return [
+        f"note: {plan.agent} still has the plugin in {WHERE[other.scope]}; to remove it: {other.command} --undo"
+        for other in found
+    ]
+
+
+def _show(needed: list[PlannedChange], plan: HostPlan, *, undo: bool, with_diff: bool) -> None:
     if not needed:
-        typer.echo(f"nothing to do: kompakt is {'not' if undo else 'already'} installed in {plan.agent}", err=True)
-    for change in needed:
-        typer.echo(change.diff.encode("utf-8", "replace"), nl=False)
+        _say(f"nothing to do: {plan.agent} has {'no' if undo else 'the'} plugin in {WHERE[plan.scope]}")
+        _say(*(_elsewhere(plan) if undo else ()))
+    for change in needed if with_diff else ():
+        _show_diff(change)
     for change in needed:  # below the diffs, which may be longer than the terminal
         path = places.short_path(change.path)
-        typer.echo(f"{path}: {change.summary}{f' ({change.note})' if undo else ''}", err=True)
-    for note in () if undo or not needed else plan.notes:
-        typer.echo(f"note: {note}", err=True)
+        _say(f"{path}: {change.summary}{f' ({change.note})' if undo else ''}")
+    _say(*(f"note: {note}" for note in (() if undo or not needed else plan.notes)))
+
+
+def _show_diff(change: PlannedChange) -> None:
+    typer.echo(change.diff.encode("utf-8", "replace"), nl=False)
+    if change.is_shown_indented:
+        _say(f"note: {places.short_path(change.path)} has long lines; they are shown with line breaks and stay as long")
 
 
 def _plan_erasure(agent: str) -> ErasurePlan:
@@ -154,21 +191,27 @@ def _report(plan: HostPlan, needed: list[PlannedChange], *, undo: bool, done: bo
     }
 
 
-def _confirm(agent: str, *, yes: bool, undo: bool, erase: bool, as_json: bool) -> None:
-    """Ask for confirmation; without a terminal, require --yes."""
+def _confirm(plan: HostPlan, needed: list[PlannedChange], *, yes: bool, undo: bool, erase: bool, as_json: bool) -> None:
+    """Ask for confirmation, and show the diff on request; without a terminal, require --yes."""
     if yes:
         return
     if as_json or not sys.stdin.isatty():
-        raise UsageError(f"pass --yes to {'remove kompakt from' if undo else 'install kompakt into'} {agent}")
-    try:
-        is_confirmed = typer.confirm(
-            "Write these changes, and erase for good?" if erase else "Write these changes?", err=True
-        )
-    except typer.Abort:  # Ctrl-C at the prompt
-        raise KeyboardInterrupt from None
-    if not is_confirmed:
-        typer.echo("nothing was changed", err=True)
-        raise typer.Exit(1)
+        raise UsageError(f"pass --yes to {'remove kompakt from' if undo else 'install kompakt into'} {plan.agent}")
+    question = "Erase these for good?" if erase and not needed else "Write these changes?"
+    question = "Write these changes, and erase for good?" if erase and needed else question
+    choices = "yes, No, or diff [y/N/d]" if needed else "[y/N]"
+    while True:
+        try:
+            answer = typer.prompt(f"{question} {choices}", default="n", show_default=False, err=True).strip().lower()
+        except typer.Abort:  # Ctrl-C at the prompt
+            raise KeyboardInterrupt from None
+        if answer in ("y", "yes"):
+            return
+        if answer not in ("d", "diff") or not needed:
+            typer.echo("nothing was changed", err=True)
+            raise typer.Exit(1)
+        for change in needed:
+            _show_diff(change)
 
 
 def hook(

@@ -1,12 +1,15 @@
-"""Check an installation in a coding agent: entries in its settings, the hook program, the MCP server and the store."""
+"""Check an installation in a coding agent: settings, hook program, MCP server, and a scripted compaction."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Iterator
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -14,15 +17,18 @@ from kompakt.errors import KompaktError
 from kompakt.hosts import places
 from kompakt.hosts.hook import CHECKED
 from kompakt.hosts.install import (
+    HOOK,
     HostEntry,
     HostFile,
     HostPlan,
     PlannedChange,
+    bin_folder,
     has_recall,
     no_recall,
     plan_install,
     read_text,
 )
+from kompakt.hosts.rehearsal import rehearse
 from kompakt.session.store import open_store
 
 SECONDS = 30
@@ -40,40 +46,97 @@ _INITIALIZE = {
 }
 
 
+State: TypeAlias = Literal["ok", "note", "problem"]
+
+
 class HostCheck(msgspec.Struct, frozen=True):
     """The result of one check."""
 
     what: str
-    works: bool
+    state: State
+    """``note``: the plugin works, but not here or not for everything."""
     detail: str
+
+    @property
+    def works(self) -> bool:
+        """Return whether this is no problem."""
+        return self.state != "problem"
 
 
 def check_host(plan: HostPlan) -> Iterator[HostCheck]:
-    """Check everything that an installation needs."""
+    """Check everything that an installation needs, and that rules come back after a scripted compaction."""
+    yield _check_program(plan)
     entries = [(file, entry) for file in plan.files for entry in file.entries(read_text(file.path))]
     for file, change in zip(plan.files, plan_install(plan), strict=True):
-        yield _check_file(plan.agent, file, change)
-    hooks = {_checked_command(plan.agent, entry.command) for _, entry in entries if entry.kind != "MCP server"}
+        yield _check_file(plan, file, change)
+    hooks = {_command_for(plan.agent, entry.command, "check") for _, entry in entries if entry.kind != "MCP server"}
     for command in sorted(hooks):
-        yield _check_hook(command)
+        found = _check_hook(command)
+        yield found
+        if found.works:
+            yield from _check_compaction(plan.agent, command)
     servers = [entry.command for _, entry in entries if entry.kind == "MCP server"]
     for command in servers:
         yield _check_server(command)
     if not servers and not has_recall(plan.scope):
-        yield HostCheck("MCP server", False, no_recall())
+        yield HostCheck("MCP server", "problem", no_recall())
     yield asyncio.run(_check_store())
     yield _check_log()
 
 
-def _check_file(agent: str, file: HostFile, change: PlannedChange) -> HostCheck:
+def _check_program(plan: HostPlan) -> HostCheck:
+    """Report the version of the agent. A missing or old one is no fault of the plugin."""
+    path = shutil.which(plan.program)
+    if path is None:
+        detail = f"`{plan.program}` is not on PATH here; its version was not checked (tested with {plan.tested})"
+        return HostCheck(plan.agent, "note", detail)
+    try:
+        done = subprocess.run(
+            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return HostCheck(plan.agent, "note", f"`{plan.program} --version` failed: {error}")
+    found = _VERSION.search(done.stdout.decode(errors="replace"))
+    if found is None:
+        return HostCheck(plan.agent, "note", f"`{plan.program} --version` names no version")
+    if _numbers(found[0]) < _numbers(plan.tested):
+        detail = f"version {found[0]}; the plugin is tested with {plan.tested}, an older one may lack some hooks"
+        return HostCheck(plan.agent, "note", detail)
+    return HostCheck(plan.agent, "ok", f"version {found[0]}; the plugin is tested with {plan.tested}")
+
+
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def _check_compaction(agent: str, command: str) -> Iterator[HostCheck]:
+    """Run a scripted session through the hook program, and report whether the user's rule came back."""
+    found = rehearse(agent, lambda event: _command_for(agent, command, event))
+    because = f" ({found.error})" if found.error else ""
+    said = [f'{name}: "{words}" → {"returned" if back else "LOST"}' for name, words, back in found.returned]
+    state: State = "ok" if found.works else "problem"
+    yield HostCheck("compaction test", state, f"{'; '.join(said)}{'' if found.works else because}")
+    if found.is_recorded:
+        yield HostCheck("recording", "ok", "recall finds what the test session printed (in a temporary store)")
+    else:
+        yield HostCheck("recording", "problem", f"recall does not find what the test session printed{because}")
+
+
+def _check_file(plan: HostPlan, file: HostFile, change: PlannedChange) -> HostCheck:
     """Check the entries of a file. Those of another installation of kompakt are no problem if they are complete."""
+    agent = plan.agent
     path = places.short_path(file.path)
     if not change.is_change:
-        return HostCheck(change.note, True, f"{path}: entries present")
+        return HostCheck(change.note, "ok", f"{path}: entries present")
     found, wanted = file.entries(read_text(file.path)), file.entries((change.after or b"").decode())
     if found != wanted and _tasks(agent, found) == _tasks(agent, wanted):
-        return HostCheck(change.note, True, f"{path}: entries of another installation of kompakt")
-    return HostCheck(change.note, False, f"{path}: entries missing or outdated; run `kompakt install {agent}` again")
+        detail = f"{path}: entries of another installation of kompakt, which is checked below in place of this one"
+        return HostCheck(change.note, "note", detail)
+    detail = f"{path}: entries missing or outdated; to renew them: {plan.command}"
+    return HostCheck(change.note, "problem", detail)
 
 
 def _tasks(agent: str, entries: list[HostEntry]) -> list[tuple[str, str]]:
@@ -86,17 +149,17 @@ def _tasks(agent: str, entries: list[HostEntry]) -> list[tuple[str, str]]:
     ]
 
 
-def _checked_command(agent: str, command: str) -> str:
-    """Return the command of a hook or status line with the event ``check``."""
-    start, separator, event = command.rpartition(f" {agent} ")
-    return f"{start}{separator}check{event.removeprefix(event.split()[0])}"
+def _command_for(agent: str, command: str, event: str) -> str:
+    """Return the command of a hook or status line with another event."""
+    start, separator, rest = command.rpartition(f" {agent} ")
+    return f"{start}{separator}{event}{rest.removeprefix(rest.split()[0])}"
 
 
 def _check_hook(command: str) -> HostCheck:
     try:
         done = subprocess.run(command, shell=True, input=b"{}", capture_output=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return HostCheck("hook program", False, f"no answer after {SECONDS} s: {command}")
+        return HostCheck("hook program", "problem", f"no answer after {SECONDS} s: {command}")
     return _checked("hook program", command, done, done.stdout.decode(errors="replace").strip() == CHECKED)
 
 
@@ -105,16 +168,24 @@ def _check_server(command: str) -> HostCheck:
     try:
         done = subprocess.run(command, shell=True, input=sent, capture_output=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return HostCheck("MCP server", False, f"no answer after {SECONDS} s: {command}")
+        return HostCheck("MCP server", "problem", f"no answer after {SECONDS} s: {command}")
     return _checked("MCP server", command, done, b'"serverInfo"' in done.stdout)
 
 
 def _checked(what: str, command: str, done: subprocess.CompletedProcess[bytes], works: bool) -> HostCheck:
     """Report how a command that is configured in the agent ended."""
     if works:
-        return HostCheck(what, True, f"answers: {command}")
+        return HostCheck(what, "ok", f"answers: {command}")
+    program = _SHARED.match(command)
+    if program is not None and shutil.which(program[1]) is None:
+        detail = f"{program[1]} is not on PATH, so it does nothing; add {bin_folder()} to the PATH of your shell"
+        return HostCheck(what, "problem", detail)
     error = done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or "no answer"
-    return HostCheck(what, False, f"configured as {command}, which ends with exit code {done.returncode}: {error}")
+    return HostCheck(what, "problem", f"configured as {command}, which ends with exit code {done.returncode}: {error}")
+
+
+_SHARED = re.compile(rf"(?:command -v )?({re.escape(HOOK)}|kompakt)\s")
+"""The start of a command of a project, which has no path of a machine."""
 
 
 async def _check_store() -> HostCheck:
@@ -127,8 +198,8 @@ async def _check_store() -> HostCheck:
             await session.append([{"role": "user", "content": "This message tests the store."}], format="anthropic")
             await session.delete()
     except (KompaktError, OSError) as error:
-        return HostCheck("store", False, f"{shown}: {error}")
-    return HostCheck("store", True, f"{shown} can be written")
+        return HostCheck("store", "problem", f"{shown}: {error}")
+    return HostCheck("store", "ok", f"{shown} can be written")
 
 
 def _check_log() -> HostCheck:
@@ -139,5 +210,6 @@ def _check_log() -> HostCheck:
     except OSError:
         lines = []
     if not lines:
-        return HostCheck("log of hooks", True, "no failures")
-    return HostCheck("log of hooks", True, f"{len(lines)} failures in {places.log_file()}, the last: {lines[-1]}")
+        return HostCheck("log of hooks", "ok", "no failures")
+    path = places.short_path(places.log_file())
+    return HostCheck("log of hooks", "note", f"{len(lines)} failures in {path}, the last: {lines[-1]}")

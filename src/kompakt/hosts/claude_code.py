@@ -1,6 +1,6 @@
 """Claude Code: what its hooks answer, and which entries ``kompakt install claude-code`` writes.
 
-Contracts as found by running 2.1.325:
+Contracts as found by running the version ``TESTED``:
 
 - PreCompact: plain text is appended to the summarizer's instructions. JSON with ``hookSpecificOutput`` is discarded.
   The event may fire several times for one compaction.
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-AGENT = "claude-code"
+AGENT, PROGRAM = "claude-code", "claude"
+
+TESTED = "2.1.325"
+"""The version that the contracts are of."""
 
 MIN_OUTPUT = 12_000
 """Characters of an output that is worth shortening: about 3,000 tokens."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from kompakt.hosts import jsonc
-from kompakt.hosts.claude_code import AGENT, MATCHER
+from kompakt.hosts.claude_code import AGENT, MATCHER, PROGRAM, TESTED
 from kompakt.hosts.install import (
     HostEntry,
     HostFile,
@@ -28,6 +28,7 @@ from kompakt.hosts.install import (
     own_hooks,
     put_hooks,
     read_text,
+    shared_notes,
     take_hooks,
 )
 
@@ -50,6 +51,8 @@ def plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
     settings, servers = _paths(scope, root or Path.cwd())
     return HostPlan(
         agent=AGENT,
+        program=PROGRAM,
+        tested=TESTED,
         scope=scope,
         files=(
             HostFile(
@@ -85,7 +88,7 @@ def _notes(settings: Path, servers: Path, scope: Scope) -> tuple[str, ...]:
     if not has_recall(scope):
         notes.append(no_recall())
     if scope == "project":
-        notes.append("Claude Code asks once before it starts the MCP server of a project.")
+        notes += ["Claude Code asks once before it starts the MCP server of a project.", *shared_notes(scope)]
     text = read_text(settings)
     found = jsonc.read(text, str(settings)).value
     if found.get("disableAllHooks"):

@@ -1,6 +1,6 @@
 """Codex: what its hooks answer, and which entries ``kompakt install codex`` writes.
 
-Contracts as found by running 0.166.0:
+Contracts as found by running the version ``TESTED``:
 
 - Hooks run only after the user has trusted them in Codex, or with ``--dangerously-bypass-hook-trust``.
 - SessionStart with source ``compact``: ``additionalContext`` becomes a developer message after the summary.
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 AGENT = "codex"
+
+TESTED = "0.166.0"
+"""The version that the contracts are of."""
 
 
 def answer(event: str, given: dict[str, Any], *, recall: bool = True) -> HookResponse:

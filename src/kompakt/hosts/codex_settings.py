@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kompakt.errors import UsageError
-from kompakt.hosts.codex import AGENT
+from kompakt.hosts.codex import AGENT, TESTED
 from kompakt.hosts.install import (
     HostEntry,
     HostFile,
@@ -27,6 +27,7 @@ from kompakt.hosts.install import (
     no_recall,
     own_hooks,
     put_hooks,
+    shared_notes,
     take_hooks,
 )
 
@@ -58,6 +59,8 @@ def plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
     hooks, config = folder / "hooks.json", folder / "config.toml"
     return HostPlan(
         agent=AGENT,
+        program=AGENT,
+        tested=TESTED,
         scope=scope,
         files=(
             HostFile(
@@ -79,6 +82,7 @@ def plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
             "Codex runs new hooks only after you have trusted them: start codex, it asks, or use /hooks.",
             "Codex gives hooks no way to shorten tool outputs; they stay as they are.",
             *(() if has_recall(scope) else (no_recall(),)),
+            *shared_notes(scope),
         ),
     )
 

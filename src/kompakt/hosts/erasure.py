@@ -31,13 +31,15 @@ class ErasurePlan(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.sessions or self.files)
 
     @property
-    def summary(self) -> str:
+    def summary(self) -> list[str]:
         """Return what is erased, in one line per place."""
+        if not self:
+            return [f"nothing to erase: there are no recorded sessions of {self.agent}, and no files about them"]
         folder = places.short_path(places.state_folder())
-        return (
-            f"{self.store}: erases the {self.sessions:,} sessions of {self.agent}\n"
-            f"{folder}: erases {len(self.files):,} files about them and the log of hooks"
-        )
+        return [
+            f"{self.store}: erases {self.sessions:,} sessions of {self.agent}",
+            f"{folder}: erases {len(self.files):,} files about them, with the log of hooks",
+        ]
 
 
 async def plan_erasure(agent: str) -> ErasurePlan:

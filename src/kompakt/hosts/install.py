@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -65,10 +66,19 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is installed for one agent."""
 
     agent: str
+    program: str
+    """The command that starts the agent."""
+    tested: str
+    """Version of the agent whose hooks the plugin is tested with."""
     scope: Scope
     files: tuple[HostFile, ...]
     notes: tuple[str, ...] = ()
     """What the user has to know or do."""
+
+    @property
+    def command(self) -> str:
+        """Return the command that installs it."""
+        return f"kompakt install {self.agent}{' --project' if self.scope == 'project' else ''}"
 
 
 class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,12 +100,23 @@ class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def diff(self) -> str:
         """Return the change as a unified diff."""
-        old, new = (_text(data, self.path) if data is not None else "" for data in (self.before, self.after))
-        if max(map(len, (*old.splitlines(), *new.splitlines())), default=0) > MAX_DIFF_LINE:
+        old, new = self._texts
+        if self.is_shown_indented:
             old, new = _indented(old), _indented(new)
         was, becomes = ("/dev/null" if data is None else str(self.path) for data in (self.before, self.after))
         lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), was, becomes)
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+    @property
+    def is_shown_indented(self) -> bool:
+        """Return whether the diff shows long lines with line breaks that the file does not have."""
+        lines = [line for text in self._texts for line in text.splitlines()]
+        return max(map(len, lines), default=0) > MAX_DIFF_LINE and any(_indented(text) != text for text in self._texts)
+
+    @property
+    def _texts(self) -> tuple[str, str]:
+        old, new = (_text(data, self.path) if data is not None else "" for data in (self.before, self.after))
+        return old, new
 
 
 def _indented(text: str) -> str:
@@ -146,6 +167,25 @@ def hook_command(agent: str, event: str, scope: Scope) -> str:
     command = shlex.join(words)
     # Without kompakt on this machine the command does nothing, instead of failing at every event.
     return f"command -v {HOOK} >/dev/null || exit 0; {command}" if scope == "project" else command
+
+
+def bin_folder() -> str:
+    """Return the folder with the programs of this installation."""
+    return places.short_path(Path(sys.executable).parent)
+
+
+def shared_notes(scope: Scope) -> tuple[str, ...]:
+    """Return what the settings of a project, which name programs without a path, need on this machine."""
+    if scope != "project":
+        return ()
+    found = shutil.which(HOOK)
+    if found is None:
+        state = f"{HOOK} is not on PATH: the hooks of this project do nothing here until"
+    elif sys.prefix != sys.base_prefix and Path(found).parent == Path(sys.executable).parent:
+        state = f"{HOOK} is on PATH only while this environment is active. For other terminals"
+    else:
+        return ()
+    return (f"{state} you add {bin_folder()} to the PATH of your shell.",)
 
 
 def launcher(scope: Scope) -> list[str]:
@@ -330,7 +370,7 @@ def plan_undo(plan: HostPlan) -> list[PlannedChange]:
         text = _text(now, file.path)
         if backup is not None and sha256(now).hexdigest() == backup.after:
             before = None if backup.before is None else base64.b64decode(backup.before)
-            note = "will be as it was" if before is not None else "will be deleted: kompakt created it"
+            note = "will be as it was" if before is not None else "created by kompakt, will be deleted"
             summary = _summary(file, text, "" if before is None else _text(before, file.path))
             changes.append(PlannedChange(path=file.path, before=now, after=before, note=note, summary=summary))
             continue
@@ -339,9 +379,7 @@ def plan_undo(plan: HostPlan) -> list[PlannedChange]:
             continue
         is_created = backup is not None and backup.before is None
         after = None if left.strip() in ("", "{}") and (is_created or not left) else left.encode()
-        note = (
-            "changed since the installation: only the entries of kompakt are removed" if backup else "entries removed"
-        )
+        note = "changed since the installation, so only the entries of kompakt go" if backup else "entries removed"
         summary = _summary(file, text, left)
         changes.append(PlannedChange(path=file.path, before=now, after=after, note=note, summary=summary))
     return changes
@@ -364,6 +402,9 @@ def undo(plan: HostPlan, changes: Sequence[PlannedChange]) -> None:
                 os.rmdir(folder)
     path = _manifest_path(plan)
     path.unlink(missing_ok=True)
+    for folder in (path.parent, path.parent.parent):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -16,8 +16,18 @@ from pathlib import Path
 
 from kompakt.api import recall_tool
 from kompakt.errors import UsageError
-from kompakt.hosts.install import HostEntry, HostFile, HostPlan, Scope, has_recall, launcher, mcp_command, no_recall
-from kompakt.hosts.shims import OPENCODE, PI
+from kompakt.hosts.install import (
+    HostEntry,
+    HostFile,
+    HostPlan,
+    Scope,
+    has_recall,
+    launcher,
+    mcp_command,
+    no_recall,
+    shared_notes,
+)
+from kompakt.hosts.shims import OPENCODE, PI, TESTED
 
 MARK = "// Written by `kompakt install"
 _COMMAND = re.compile(r"^const (HOOK|MCP) = (.+)$", re.MULTILINE)
@@ -41,6 +51,8 @@ def _plan(agent: str, scope: Scope, path: Path, source: str) -> HostPlan:
     text = _source(source, scope)
     return HostPlan(
         agent=agent,
+        program=agent,
+        tested=TESTED[agent],
         scope=scope,
         files=(
             HostFile(
@@ -54,6 +66,7 @@ def _plan(agent: str, scope: Scope, path: Path, source: str) -> HostPlan:
         notes=(
             f"Running sessions of {agent} load the plugin after a restart.",
             *((no_recall(),) if agent == OPENCODE and not has_recall(scope) else ()),
+            *shared_notes(scope),
         ),
     )
 

@@ -3,14 +3,14 @@
 The plugins are small JavaScript files that pass events on. An answer is plain text: the short form of an output,
 instructions for the agent's summarizer, or the notes that follow its summary.
 
-Contracts as found by running opencode 1.18.33:
+Contracts as found by running opencode:
 
 - ``experimental.session.compacting``: texts in ``output.context`` are appended to the summarizer's prompt.
 - ``experimental.chat.messages.transform`` runs before every request. Its changes reach the model and are not stored.
 - ``tool.execute.after``: the model gets ``output.output`` as the plugin leaves it; the database then has only that.
 - Sessions are in SQLite. The session of an event is exported to a file, which the MCP server reads, too.
 
-Contracts as found by running pi 0.73.1; those of 1.5.0 are documented as the same:
+Contracts as found by running pi; those of 1.5.0 are documented as the same:
 
 - ``context`` runs before every request with a copy of the messages; the summary of a compaction is one of them.
 - ``tool_result``: the returned content reaches the model and the session file.
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 OPENCODE, PI = "opencode", "pi"
+
+TESTED = {OPENCODE: "1.18.33", PI: "0.73.1"}
+"""The versions that the contracts are of."""
 
 RECALL_LINE = (
     "To see anything from before the compaction in full, call the tool `recall` with words or with a reference such as "
