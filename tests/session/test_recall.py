@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +37,17 @@ def test_the_reference_of_a_call_brings_its_result(query: str) -> None:
             await store.close()
 
     assert "row 77: depth 12 m" in asyncio.run(run())
+
+
+def test_a_question_about_rules_finds_demands_in_a_store_with_an_index(tmp_path: Path) -> None:
+    """They share no word with the question, so the index of the store does not find them by its words."""
+    rule = "Now the cache. No new dependency, and never hold the lock."
+    talk = [{"role": "assistant" if at % 2 else "user", "content": f"The user guide, page {at}."} for at in range(900)]
+
+    async def run() -> str:
+        async with await kompakt.open_store(f"sqlite:///{tmp_path / 'kompakt.db'}") as store:
+            session = await store.session("one")
+            await session.append([{"role": "user", "content": rule}, *talk[1:]], format="openai-chat")
+            return (await session.recall("what did the user forbid")).text
+
+    assert rule in asyncio.run(run())

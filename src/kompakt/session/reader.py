@@ -23,6 +23,7 @@ from kompakt.engine.pivot.pivot import full_ledger
 from kompakt.engine.pivot.saved_state import FULL_LEDGER, SavedContext, resume
 from kompakt.engine.recall import Memory, Recalled
 from kompakt.engine.recall.restore import read_query
+from kompakt.engine.recall.terms import DEMAND_WORDS, asks_for_rules
 from kompakt.errors import StoreDamaged, UsageError
 from kompakt.model.contract import Contract
 from kompakt.model.groups import Grouping, cuts_of, groups, pair, sides, turn_cuts
@@ -266,6 +267,9 @@ class SessionReader:
         seqs = await self.records.search(self.head.key, list(dict.fromkeys(words)), limit=CANDIDATES)
         if seqs is None:
             return await self.all()
+        if asks_for_rules(query):  # they share no word with the query
+            demands = await self.records.search(self.head.key, DEMAND_WORDS, limit=CANDIDATES)
+            seqs = list(dict.fromkeys([*seqs, *(demands or ())]))
         return await self.at([seq for seq in seqs if self.timeline.is_live(seq)])
 
 

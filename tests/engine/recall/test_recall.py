@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -468,3 +469,39 @@ class TestSurface:
         """Passages are counted, and messages."""
         index = Index([user("a"), tool(LONG)])
         assert index.messages == 2 and len(index) > 20
+
+
+class TestRules:
+    """A question about the user's rules shares no word with them."""
+
+    RULE, REFUSAL = "Store the readings in UTC, and never round them.", "No, do not push it to the remote."
+
+    def session(self) -> list[Message]:
+        noise = talk(*(f"The linter has a rule about imports in file {number}." for number in range(30)))
+        return [user(self.RULE), assistant("Done. I could push it."), user(self.REFUSAL), *noise]
+
+    @pytest.mark.parametrize(
+        "query",
+        ["what did the user forbid", "what rules did I give", "the user's rules and refusals", "am I allowed to"],
+    )
+    def test_demands_of_the_user_are_found(self, query: str) -> None:
+        found = memory(*self.session()).search(query, tokens=100)
+        assert self.RULE in found.text and self.REFUSAL in found.text
+
+    def test_only_words_of_the_user_are_demands(self) -> None:
+        """Not a reminder that an agent added, and not an output or a file that says never."""
+        reminder = user("<system-reminder>Never mention this. Always be brief.</system-reminder>")
+        added = msgspec.structs.replace(user("Never say that."), source_id="summary")
+        others = [tool("You must never do this."), assistant("I should never do that.")]
+        assert not memory(reminder, added, *others).search("what did the user forbid")
+
+    @pytest.mark.parametrize("query", ["which rule has the linter", "import rule file 7"])
+    def test_other_questions_are_answered_as_before(self, query: str) -> None:
+        found = memory(*self.session()).search(query)
+        assert all(hit.text != self.REFUSAL for hit in found.hits[:3])
+
+    def test_they_are_found_in_a_history_too_large_to_index(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("kompakt.engine.recall.memory.INDEX_CHARS", 100)
+        monkeypatch.setattr("kompakt.engine.recall.memory.SCAN_CHARS", 100)
+        found = memory(*self.session()).search("what did the user forbid", tokens=100)
+        assert self.RULE in found.text and self.REFUSAL in found.text

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from kompakt.engine.recall.embeddings import Meaning, available
-from kompakt.engine.recall.passages import Passage, is_recall, passages_of, spoken, subject_of
+from kompakt.engine.recall.passages import Passage, is_demand, is_recall, passages_of, spoken, subject_of
 from kompakt.engine.recall.terms import TIME_TERMS, stamp, tally, terms
 from kompakt.model.messages import Message, Part, Text, ToolCall, ToolResult
 
@@ -42,6 +42,7 @@ class Index:
         "_roles",
         "calls",
         "dates",
+        "demands",
         "lengths",
         "meaning",
         "passages",
@@ -69,6 +70,8 @@ class Index:
         """Whether a passage is as short as a turn of a conversation. Matches in its neighbours then count for it."""
         self.questions: list[bool] = []
         """Whether a passage ends with a question."""
+        self.demands: list[bool] = []
+        """Whether the user demands or forbids something in a passage."""
         self.subjects: list[str] = []
         """Tool and subject of the call that a passage belongs to; empty for text."""
         self.meaning = Meaning() if available() else None
@@ -109,6 +112,7 @@ class Index:
             speaker = self._note_start(message, passage, text)
             self._add(passage, tally(text), speaker, self._subject(part, number))
             self.questions.append(_QUESTION.search(text, max(0, len(text) - _QUESTION_END)) is not None)
+            self.demands.append(is_demand(message, part, text))
             if self.meaning is not None and type(part) is Text:
                 self.meaning.add(len(self.passages) - 1, text)
 

@@ -13,12 +13,12 @@ from functools import partial
 
 from kompakt.engine.recall.answer import AnswerPassage, Recalled, answer, label
 from kompakt.engine.recall.index import Index
-from kompakt.engine.recall.passages import Passage, exact, is_own, is_recall, spoken, subject_of
+from kompakt.engine.recall.passages import Passage, exact, is_demand, is_own, is_recall, spoken, subject_of
 from kompakt.engine.recall.restore import Reference, fetch, fetch_with_results, read_query, text_lines
 from kompakt.engine.recall.search import search
-from kompakt.engine.recall.terms import roots
+from kompakt.engine.recall.terms import asks_for_rules, roots
 from kompakt.errors import UsageError
-from kompakt.model.messages import Message, ToolCall, ToolResult
+from kompakt.model.messages import Message, Text, ToolCall, ToolResult
 from kompakt.model.references import References
 from kompakt.model.tokens import Counter
 
@@ -212,10 +212,22 @@ class Memory:
             room -= size
             if room <= 0:
                 break
+        if asks_for_rules(query):
+            for number, part, block in self._demands():
+                chosen.setdefault(number, set()).add((part, block))
         index = Index(calls=self._calls)
         for number in sorted(chosen):
             index.add(self._messages[number], number, within=partial(_is_in_blocks, chosen[number]))
         return index
+
+    def _demands(self) -> Iterator[tuple[int, int, int]]:
+        """Iterate over the blocks with demands of the user: message, part, block."""
+        for number, message in enumerate(self._messages):
+            for place, part in enumerate(message.parts):
+                text = part.text if type(part) is Text and message.role == "user" else ""
+                for start in range(0, len(text), BLOCK_CHARS):
+                    if is_demand(message, part, text[start : start + BLOCK_CHARS]):
+                        yield number, place, start // BLOCK_CHARS
 
     def _blocks(self, wanted: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
         """Iterate over the blocks of the history: message, part, start, and which substrings occur, as bits.

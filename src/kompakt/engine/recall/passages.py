@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from kompakt.engine.ledger.extract.user_words import STRICT, binding, is_injected
 from kompakt.model import phrases
 from kompakt.model.json import decode_text, json_text
 from kompakt.model.messages import Json, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
@@ -87,6 +88,13 @@ def is_recall(part: Part, calls: Mapping[str, ToolCall]) -> bool:
     if isinstance(value, str):
         return value.lstrip().startswith('{"query"')
     return isinstance(value, dict) and list(value) == ["query"]
+
+
+def is_demand(message: Message, part: Part, text: str) -> bool:
+    """Return whether the user demands or forbids something in a text of a part."""
+    if message.role != "user" or message.source_id is not None or type(part) is not Text:
+        return False
+    return bool(STRICT.search(text) and binding(text)) and not is_injected(part.text)
 
 
 def spoken(part: Part) -> str:

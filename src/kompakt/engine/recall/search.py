@@ -3,7 +3,8 @@
 BM25 with additions for conversations and tool runs. Exact names of the query count several times. A term also counts,
 with less weight, for adjacent short passages, because an answer rarely repeats its question. Frequent terms of the best
 passages are added to the query (pseudo relevance feedback). Turns of a named speaker and passages with a time rank
-higher when the query asks for them; outputs of older runs of a command rank lower. Cost: the postings of the terms.
+higher when the query asks for them, and so do the user's demands when it asks for rules; outputs of older runs of a
+command rank lower. Cost: the postings of the terms.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from collections.abc import Mapping
 
 from kompakt.engine.recall.index import Index
-from kompakt.engine.recall.terms import asked, asks_when, exact_names, tally, terms
+from kompakt.engine.recall.terms import asked, asks_for_rules, asks_when, exact_names, tally, terms
 
 SATURATION = 1.6
 """BM25's k1: how quickly further occurrences of a term stop counting."""
@@ -43,6 +44,9 @@ OLDER_RUN = 0.6
 
 MEANING_WEIGHT = 16.0
 """Score of a full similarity of meaning: about as much as two rare words."""
+
+RULE_WEIGHT = 16.0
+"""Score of a demand of the user when the query asks for rules: as much as a full similarity of meaning."""
 
 MIN_LIKENESS = 0.4
 """Similarity from which a turn is found that shares no word with the query."""
@@ -78,6 +82,8 @@ def search(index: Index, query: str) -> list[tuple[int, float]]:
     if more:
         scores = [one + other for one, other in zip(scores, _matched(index, more), strict=True)]
     _add_meaning(index, query, scores)
+    if asks_for_rules(query):
+        scores = [score + RULE_WEIGHT * demands for score, demands in zip(scores, index.demands, strict=True)]
     scores = _lifted(index, scores, speakers)
     if asks_when(query):
         scores = [

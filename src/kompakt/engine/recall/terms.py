@@ -255,3 +255,22 @@ def _parts(found: re.Match[str]) -> frozenset[str]:
     if day:
         parts.add(f"day {int(day)}")
     return frozenset(parts)
+
+
+# --- questions about the user's rules ----------------------------------------------------------------------------
+
+_RULES = (
+    "rule forbid forbidden forbade prohibit ban banned refuse refusal disallow allow allowed constraint demand "
+    "requirement insist instruct instruction"
+)
+_RULE_STEMS = frozenset(map(stem, _RULES.split(" ")))
+_USER_WORDS = frozenset(("user", "users", "i", "me", "my"))
+
+DEMAND_WORDS = ("don", "not", "never", "always", "must", "only", "should", "instead", "sure")
+"""Words of demands, for an index that has to find them."""
+
+
+def asks_for_rules(query: str) -> bool:
+    """Return whether a query asks what the user demanded or refused; such an answer shares no word with it."""
+    words = [word.lower() for word in _WORD.findall(query)]
+    return not _USER_WORDS.isdisjoint(words) and not _RULE_STEMS.isdisjoint(map(stem, words))
