@@ -67,15 +67,58 @@ def _read(payload: Payload, format: str | None) -> _Given:
     if isinstance(payload, History):
         return _Given(payload, payload, {})
     value, origins = plain(payload)
-    wire = WIRES[detect(value, format=format)]
+    try:
+        history = _parsed(value, detect(value, format=format))
+    except AmbiguousFormat as error:
+        agreed = _agreed(value, error.candidates)
+        if agreed is None:
+            raise
+        history = agreed
+    return _Given(payload, history, origins)
+
+
+def _parsed(value: Json, format: str) -> History:
+    wire = WIRES[format]
     if isinstance(value, dict):
-        body = cast("JsonObject", value)
-        return _Given(payload, wire.parse(_items(body, wire), body), origins)
-    return _Given(payload, wire.parse(_as_list(value, "payload"), None), origins)
+        return wire.parse(_items(value, wire), value)
+    return wire.parse(_as_list(value, "payload"), None)
+
+
+def _agreed(value: Json, candidates: Sequence[str]) -> History | None:
+    """Parse plain text messages that belong to several formats, if all find the same problems in them.
+
+    Then it does not matter which format is used: a result is valid in each of them.
+    """
+    items = value.get("messages") if isinstance(value, dict) else value
+    if not isinstance(items, list) or not all(map(_is_plain, items)):
+        return None
+    first, *others = (_parsed(value, format) for format in candidates)
+    found = _problems(_sent(first, False), first, strict=False)
+    if any(_problems(_sent(other, False), other, strict=False) != found for other in others):
+        return None
+    return first
+
+
+def _is_plain(item: Json) -> bool:
+    return isinstance(item, dict) and item.keys() == {"role", "content"} and isinstance(item["content"], str)
 
 
 def parse(payload: Payload, format: str | None = None) -> History:
     """Parse a payload into messages; the result keeps the request body around them.
+
+    Plain text messages that all formats read alike have to be given a format: what is appended later may differ.
+
+    Raises:
+        InputError: the payload is not a history, or its format cannot be detected.
+    """
+    if isinstance(payload, History):
+        return payload
+    value, _ = plain(payload)
+    return _parsed(value, detect(value, format=format))
+
+
+def parse_any(payload: Payload, format: str | None = None) -> History:
+    """Parse a payload that nothing is appended to; plain text messages that all formats read alike need no format.
 
     Raises:
         InputError: the payload is not a history, or its format cannot be detected.
@@ -132,7 +175,7 @@ def check(payload: Payload, format: str | None = None, *, strict: bool = False, 
     Raises:
         InputError: the payload is not a history, or its format cannot be detected.
     """
-    history = parse(payload, format)
+    history = parse_any(payload, format)
     return _problems(_sent(history, resting), history, strict)
 
 
@@ -222,7 +265,7 @@ def count(payload: Payload, model: str | None = None, format: str | None = None)
     Raises:
         InputError: the payload is not a history, or its format cannot be detected.
     """
-    history = parse(payload, format)
+    history = parse_any(payload, format)
     return tokens.count(history, _counter(history, model))
 
 
@@ -233,17 +276,17 @@ def _counter(history: History, model: str | None, tokenizer: Tokenizer | None = 
 
 def rounds(payload: Payload, format: str | None = None) -> list[Round]:
     """Split a payload into API rounds."""
-    return boundaries.rounds(parse(payload, format))
+    return boundaries.rounds(parse_any(payload, format))
 
 
 def groups(payload: Payload, format: str | None = None) -> list[Group]:
     """Split a payload into atomic groups."""
-    return boundaries.groups(parse(payload, format))
+    return boundaries.groups(parse_any(payload, format))
 
 
 def turns(payload: Payload, format: str | None = None) -> list[Turn]:
     """Split a payload into turns."""
-    return boundaries.turns(parse(payload, format))
+    return boundaries.turns(parse_any(payload, format))
 
 
 @overload

@@ -154,6 +154,9 @@ def _chosen(name: str, found: list[Transcript], session: str | None) -> Loaded:
     return Loaded(name, history(chosen), chosen.format, chosen, tuple(names) if len(names) > 1 else ())
 
 
+_JSON_START = re.compile(rb'\s*(?:[{\["\d-]|true|false|null|NaN|Infinity)')
+
+
 def _document(data: bytes, name: str) -> Document:
     """Decode a file into lines or one value."""
     data = data.removeprefix(b"\xef\xbb\xbf")
@@ -162,6 +165,8 @@ def _document(data: bytes, name: str) -> Document:
     if b"\0" in data[:4096].partition(b"\n")[0] or data[:4] in (b"\x89PNG", b"%PDF"):
         at = max(data.find(b"\0"), 0)
         raise UnreadableFile(f"{name}: byte {at}: a binary file or not UTF-8; expected JSON")
+    if not _JSON_START.match(data):
+        raise UnreadableFile(f"{name}: not JSON; expected a request body, a list of messages or a transcript")
     if _is_lines(data):
         if kind_of(decode_lines(_head(data, MAX_HEAD))) is not None:
             return decode_lines(data.splitlines())

@@ -123,7 +123,7 @@ class TestCheck:
 
     def test_a_format_can_be_given(self, tmp_path: Path) -> None:
         """An ambiguous file is read in the given format."""
-        path = put(tmp_path / "talk.json", [USER])
+        path = put(tmp_path / "talk.json", [{"role": "user", "content": [{"type": "text", "text": "hi"}]}])
         assert run("check", path).code == 2
         assert run("check", path, "--format", "anthropic").code == 0
         refused(run("check", path, "--format", "openai"), "'openai'")
@@ -261,12 +261,16 @@ BAD: dict[str, tuple[bytes, str]] = {
     "10,000 levels of objects": (b'{"a":' * 10_000 + b"1" + b"}" * 10_000, "nested too deeply"),
     "empty": (b"", "empty"),
     "blank": (b" \n\t\n", "empty"),
+    "a document": (
+        b"# Title\n\nSome [text](url).",
+        "not JSON; expected a request body, a list of messages or a transcript",
+    ),
     "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20, "binary"),
     "mixed formats": (
         b'[{"role": "user", "parts": [{"text": "a"}]}, {"role": "tool", "tool_call_id": "a", "content": "b"}]',
         "mixes formats",
     ),
-    "ambiguous": (b'[{"role": "user", "content": "a"}]', "--format"),
+    "ambiguous": (b'[{"role": "user", "content": [{"type": "text", "text": "a"}]}]', "--format"),
     "no history": (b'{"foo": "bar"}', "format"),
     "a bad line": (
         b'{"role": "user", "content": "a"}\n{"role": "assistant", "content": "b"}\n{"role": "us\n',

@@ -65,6 +65,45 @@ class TestDoubt:
             detect([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
         assert set(caught.value.candidates) == {"openai-chat", "openai-responses", "anthropic"}
 
+    @given(
+        st.lists(
+            st.tuples(st.sampled_from(["user", "assistant"]), st.text("ab \n", max_size=200)), min_size=1, max_size=40
+        )
+    )
+    def test_plain_text_needs_no_format_where_the_choice_does_not_matter(self, said: list[tuple[str, str]]) -> None:
+        """All candidates find the same problems in it, and accept what was made from it."""
+        messages = [{"role": role, "content": text * 5} for role, text in said]
+        formats = ("openai-chat", "openai-responses", "anthropic")
+        found = [kompakt.check(messages, format=format) for format in formats]
+        try:
+            done = kompakt.compact(messages, budget=400)
+        except AmbiguousFormat:
+            assert any(one != found[0] for one in found)
+            return
+        except kompakt.DoesNotFit:
+            return
+        assert kompakt.check(messages) == found[0]
+        assert kompakt.count(messages).total == kompakt.count(messages, format="anthropic").total
+        assert [kompakt.check(done.payload, format=format) for format in formats if not found[0]] in ([[], [], []], [])
+
+    @pytest.mark.parametrize(
+        "messages",
+        [
+            [{"role": "assistant", "content": "hi"}, {"role": "user", "content": "hello"}],
+            [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+        ],
+        ids=["anthropic begins with the user", "blocks"],
+    )
+    def test_where_it_may_matter_the_format_has_to_be_named(self, messages: list[Any]) -> None:
+        for function in (kompakt.check, kompakt.count, kompakt.turns, kompakt.repair):
+            with pytest.raises(AmbiguousFormat):
+                function(messages)
+
+    def test_what_is_appended_to_needs_a_format(self) -> None:
+        """The next message may be one that only another format has."""
+        with pytest.raises(AmbiguousFormat):
+            kompakt.parse([{"role": "user", "content": "hi"}])
+
     @pytest.mark.parametrize(
         ("model", "format"),
         [

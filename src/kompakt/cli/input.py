@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from kompakt.api import check, parse, repair
+from kompakt.api import check, parse, parse_any, repair
 from kompakt.cli.output import MANY_BYTES, waiting
 from kompakt.errors import InputError, UsageError
 from kompakt.files import Loaded, load
@@ -109,7 +109,7 @@ def open_file(file: str, format: str | None, session: str | None = None) -> Load
     if loaded.transcript is not None:
         return loaded
     try:
-        return Loaded(loaded.name, parse(loaded.payload, format))
+        return Loaded(loaded.name, parse_any(loaded.payload, format))
     except InputError as error:
         raise InputError(f"{loaded.name}: {error}") from None
 
