@@ -128,11 +128,13 @@ class TestSearch:
             found = memory(user("go"), assistant(ToolCall("c1", "write", input))).recall("secondword")
             assert "\nsecondword\n" in found.text
 
-    def test_an_answer_contains_passages_only(self) -> None:
+    def test_an_answer_contains_passages_and_how_many_are_left(self) -> None:
         """No list of names takes room from the passages."""
         outputs = [tool(f"open valve_{n}_state in plant/unit{n}.cfg\n" + f"noise{n} " * 90, f"c{n}") for n in range(30)]
         found = memory(*outputs).recall("open valve", tokens=300)
-        assert "[kompakt]" not in found.text and found.text.endswith(found.hits[-1].text.strip("\n")[-20:])
+        passages, _, last = found.text.rpartition("\n")
+        assert last == "[kompakt] 29 more passages contain these words; add words to narrow the search."
+        assert "[kompakt]" not in passages and passages.endswith(found.hits[-1].text.strip("\n")[-20:])
         assert 200 < size(found.text) <= 300
 
     def test_a_file_is_found_by_its_bare_name(self) -> None:
@@ -505,3 +507,30 @@ class TestRules:
         monkeypatch.setattr("kompakt.engine.recall.memory.SCAN_CHARS", 100)
         found = memory(*self.session()).search("what did the user forbid", tokens=100)
         assert self.RULE in found.text and self.REFUSAL in found.text
+
+
+class TestRest:
+    """An answer without room for all matches says so."""
+
+    ROWS = talk(*(f"Order {number} has a delayed shipment." for number in range(41)))
+
+    def test_the_number_of_matches_that_are_left_out_is_named(self) -> None:
+        found = memory(*self.ROWS).search("delayed shipment", tokens=300)
+        last = found.text.rpartition("\n")[2]
+        assert (
+            last
+            == f"[kompakt] {41 - len(found.hits)} more passages contain these words; add words to narrow the search."
+        )
+        assert 0 < len(found.hits) < 41 and found.tokens <= 300
+
+    def test_a_complete_answer_has_no_such_line(self) -> None:
+        for query, tokens in (("delayed shipment", None), ("order 17 shipment", 300), ("delayed zebra", 300)):
+            assert "more passage" not in memory(*self.ROWS).search(query, tokens=tokens).text
+
+    def test_in_a_short_answer_passages_need_the_room(self) -> None:
+        found = memory(*self.ROWS).search("delayed shipment", tokens=60)
+        assert found and "[kompakt]" not in found.text
+
+    @given(st.integers(20, 600))
+    def test_it_fits_whatever_the_room(self, tokens: int) -> None:
+        assert memory(*self.ROWS).search("delayed shipment", tokens=tokens).tokens <= tokens

@@ -105,6 +105,12 @@ _HEADER = 7
 _REPEATED = 0.6
 """A passage is skipped if more than this share of its lines is in the answer already."""
 
+_JOINT = 4
+"""Tokens that two texts may have more when they are joined, and a number when it grows."""
+
+_MAX_REST = 0.1
+"""Largest share of an answer for the line about what it leaves out."""
+
 _PASSES = 4
 """Passes that fill the room which the estimate left."""
 
@@ -192,20 +198,47 @@ def answer(
     *,
     tokens: int | None,
     counter: Counter,
+    matches: frozenset[int] = frozenset(),
 ) -> Recalled:
-    """Write the best passages within a number of tokens."""
-    builder = AnswerBuilder(tokens=tokens, counter=counter)
-    builder.fill(passage(place, score) for place, score in ranked[:_MAX_TRIED])
-    chosen = builder.chosen
+    """Write the best passages within a number of tokens.
+
+    ``matches`` are the places of all passages with every word of the query. The answer says how many it leaves out.
+    """
+    chosen = _chosen(ranked, passage, tokens, counter)
     if not chosen:
         return Recalled(text="")
-    text = printed(chosen)
+    last = _rest(matches, chosen)
+    if last and tokens is not None:
+        room = tokens - counter.tokens(last) - _JOINT
+        if room < tokens * (1 - _MAX_REST):
+            last = ""
+        elif counter.tokens(printed(chosen)) > room:
+            chosen = _chosen(ranked, passage, room, counter)
+            last = _rest(matches, chosen)
+    text = f"{printed(chosen)}\n{last}" if last else printed(chosen)
     return Recalled(
         text=text,
         references=tuple(dict.fromkeys(one.reference for one in chosen)),
         tokens=counter.tokens(text),
         hits=tuple(Hit(one.reference, one.score, one.label, one.text) for one in chosen),
     )
+
+
+def _chosen(
+    ranked: Sequence[tuple[int, float]],
+    passage: Callable[[int, float], AnswerPassage],
+    tokens: int | None,
+    counter: Counter,
+) -> list[AnswerPassage]:
+    builder = AnswerBuilder(tokens=tokens, counter=counter)
+    builder.fill(passage(place, score) for place, score in ranked[:_MAX_TRIED])
+    return builder.chosen
+
+
+def _rest(matches: frozenset[int], chosen: Sequence[AnswerPassage]) -> str:
+    left = len(matches.difference(one.place for one in chosen))
+    plural = "passage contains" if left == 1 else "passages contain"
+    return f"[kompakt] {left:,} more {plural} these words; add words to narrow the search." if left else ""
 
 
 def printed(chosen: Sequence[AnswerPassage]) -> str:

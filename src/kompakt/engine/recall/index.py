@@ -173,6 +173,16 @@ class Index:
         part = self._messages[passage.message].parts[passage.part]
         return spoken(part)[passage.start : passage.end]
 
+    def places_with_all(self, query: str) -> frozenset[int]:
+        """Return the passages that contain every term of a query; none if a term is nowhere."""
+        found = sorted((self.postings.get(term, []) for term in tally(query)), key=len)
+        places = frozenset(posting >> 8 for posting in found[0]) if found else frozenset[int]()
+        for postings in found[1:]:
+            if not places:
+                break
+            places &= {posting >> 8 for posting in postings}
+        return places
+
     @property
     def names(self) -> frozenset[str]:
         """The words of all speakers' names, in lower case."""

@@ -142,7 +142,11 @@ class Memory:
         self._name()
         index = self._index_for(query)
         found = answer(
-            search(index, query), lambda *one: self._passage(index, *one), tokens=tokens, counter=self._counter
+            search(index, query),
+            lambda *one: self._passage(index, *one),
+            tokens=tokens,
+            counter=self._counter,
+            matches=index.places_with_all(query),
         )
         if found:
             return found
