@@ -28,6 +28,10 @@ ROOT = Path(__file__).parent.parent.parent
 BODY = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hello from the client"}]}
 
 
+LATE = 1.5
+"""Seconds between the headers and the body of a late answer: more than the gateway's own time on a busy machine."""
+
+
 class Slow(BaseHTTPRequestHandler):
     """A provider that pauses in the middle of a stream until it is released."""
 
@@ -35,6 +39,9 @@ class Slow(BaseHTTPRequestHandler):
     go = threading.Event()
 
     def do_POST(self) -> None:
+        if self.path.endswith("/messages"):
+            self._answer_late()
+            return
         self.rfile.read(int(self.headers["content-length"]))
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
@@ -44,6 +51,18 @@ class Slow(BaseHTTPRequestHandler):
         Slow.go.wait(10)
         self._piece(b"data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
+
+    def _answer_late(self) -> None:
+        """Send the headers at once, and the body later."""
+        self.rfile.read(int(self.headers["content-length"]))
+        data = b'{"id": "m", "type": "message", "role": "assistant", "content": []}'
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.flush()
+        time.sleep(LATE)
+        self.wfile.write(data)
 
     def _piece(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
@@ -142,6 +161,22 @@ class TestEnding:
             for text in ("very-secret", "in-query", "hello from the client"):
                 assert text not in gate.log
         assert answer.headers["x-kompakt-session"] in _listed(store, tmp_path)
+
+    def test_waiting_for_the_body_is_the_time_of_the_provider(self, provider: str, tmp_path: Path) -> None:
+        """Some send the headers before they start to work. The log must not call that the gateway's overhead."""
+        body = {"model": "claude-x", "max_tokens": 10, "messages": BODY["messages"]}
+        with started(tmp_path, "--upstream", f"anthropic={provider}", "--store", "memory:", "--log-json") as gate:
+            answer = httpx.post(f"{gate.url}/v1/messages", json=body, headers={"x-api-key": "k"}, timeout=60)
+            assert answer.status_code == 200
+
+            def logged() -> list[dict[str, float]]:
+                lines = [json.loads(line) for line in gate.log.splitlines() if line.startswith("{")]
+                return [line for line in lines if "upstream_ms" in line]
+
+            until(logged, "the request is logged")
+            (one,) = logged()
+        assert one["upstream_ms"] >= LATE * 900
+        assert one["overhead_ms"] < LATE * 900
 
     def test_a_stream_that_does_not_end_is_aborted(self, provider: str, tmp_path: Path) -> None:
         """After the seconds of ``drain``."""

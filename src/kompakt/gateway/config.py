@@ -336,6 +336,12 @@ def _text(value: Any, where: str) -> str:
     return value
 
 
+_PAIR_EXAMPLES = {
+    "--upstream": "; for a server of your own: --upstream openai=http://127.0.0.1:8080",
+    "--window": "; for example --window my-model=32768",
+}
+
+
 def _pairs(value: Any, where: str) -> dict[str, Any]:
     """Parse NAME=VALUE pairs from a table, a list of flags, or a text with commas."""
     if isinstance(value, dict):
@@ -345,6 +351,6 @@ def _pairs(value: Any, where: str) -> dict[str, Any]:
     for part in parts:
         name, equals, rest = part.partition("=")
         if not equals or not name or not rest:
-            raise UsageError(f"{where}: {part!r} is not NAME=VALUE")
+            raise UsageError(f"{where}: {part!r} is not NAME=VALUE{_PAIR_EXAMPLES.get(where, '')}")
         found[name.strip()] = rest.strip()
     return found

@@ -34,7 +34,7 @@ from starlette.types import Scope
 from kompakt.gateway.config import GatewayConfig, Upstream
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.http import encodings
-from kompakt.gateway.http.access_log import request_log
+from kompakt.gateway.http.access_log import RequestLog, request_log
 from kompakt.gateway.tenants import is_private
 
 # --- Routes ---
@@ -229,7 +229,7 @@ async def send(
         raise GatewayError(502, "the provider tried to switch protocols", code="upstream_unreachable")
     log = request_log(request)
     log.upstream_seconds = (log.upstream_seconds or 0.0) + time.perf_counter() - began
-    return UpstreamResponse(response, _chunks(response))
+    return UpstreamResponse(response, _chunks(response, log))
 
 
 @asynccontextmanager
@@ -257,9 +257,19 @@ def _failures(message: str, *, code: str) -> Generator[None]:
         raise GatewayError(502, f"{message} ({type(error).__name__})", code=code) from None
 
 
-async def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
+async def _chunks(response: httpx.Response, log: RequestLog) -> AsyncIterator[bytes]:
+    """Yield the body. What is waited for before the client's response starts is the provider's time."""
+    chunks = response.aiter_raw()
     with _failures("the provider broke off its answer", code="upstream_broken"):
-        async for chunk in response.aiter_raw():
+        while not log.status:
+            began = time.perf_counter()
+            chunk = await anext(chunks, None)
+            if not log.status:
+                log.upstream_seconds = (log.upstream_seconds or 0.0) + time.perf_counter() - began
+            if chunk is None:
+                return
+            yield chunk
+        async for chunk in chunks:
             yield chunk
 
 

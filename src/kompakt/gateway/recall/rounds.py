@@ -187,7 +187,7 @@ async def _round_chunks(stream: RoundStream, upstream: UpstreamResponse) -> Asyn
 
 
 async def _read(upstream: UpstreamResponse, log: RequestLog) -> bytes:
-    """Read a whole answer and add the time to the provider's.
+    """Read a whole answer and add the time to the provider's, unless ``upstream`` does it.
 
     Raises:
         GatewayError: the answer breaks off.
@@ -198,7 +198,8 @@ async def _read(upstream: UpstreamResponse, log: RequestLog) -> bytes:
     except httpx.HTTPError:
         raise GatewayError(502, "the provider broke off its answer", code="upstream_broken") from None
     finally:
-        log.upstream_seconds = (log.upstream_seconds or 0.0) + time.perf_counter() - began
+        if log.status:
+            log.upstream_seconds = (log.upstream_seconds or 0.0) + time.perf_counter() - began
         await upstream.response.aclose()
     return b"".join(chunks)
 
