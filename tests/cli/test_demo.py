@@ -47,6 +47,13 @@ class TestStory:
         assert told.returncode == 0
         assert "[gateway]" in told.stderr and "kompakt.compact" in told.stdout
 
+    def test_the_program_of_a_clone_is_not_offered_for_settings(self, tmp_path: Path) -> None:
+        """An agent's settings that name it would break with the clone."""
+        program = tmp_path / ".venv" / "bin" / "kompakt"
+        code = f"import sys; sys.argv = [{str(program)!r}, 'demo', '--fast']; import kompakt.cli as c; c.main()"
+        told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert "Install it first, as README.md shows." in told.stdout and ".venv" not in told.stdout
+
 
 class TestTraces:
     def test_no_file_is_left(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

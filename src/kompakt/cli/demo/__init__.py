@@ -39,7 +39,7 @@ ANSWER = "4a45e62"
 
 _RECALL_TOKENS = 120
 _RECALL_LINES = 4
-_SUMMARY_LINES = 25
+_SUMMARY_LINES = 23
 _WIDTH = 80
 
 Fast = Annotated[bool, typer.Option("--fast", help="Use the library only; start no gateway.")]
@@ -165,7 +165,7 @@ def _show(story: DemoStory) -> None:
     saved = story.tokens - story.sent_tokens
     page.say(
         "kompakt keeps the history of an agent inside the model's context window. Here is one bundled session and a "
-        "scripted model: no API key, no network."
+        "scripted model: nothing is sent, and no API key is needed."
     )
     page.head("1. A coding agent's session has outgrown the model")
     page.say(f"{story.messages} messages, {story.tokens:,} tokens. The model takes at most {story.window:,}.")
@@ -181,24 +181,22 @@ def _show(story: DemoStory) -> None:
     page.head("4. Nothing is lost: a question that only the removed messages can answer")
     page.say(f'"{story.question.capitalize()}?" The tool `recall` finds {story.answer}:')
     page.quote(story.recalled, most=_RECALL_LINES)
-    page.head(f"5. This request is {saved:,} tokens smaller ({saved / story.tokens:.0%}), and later ones as well")
+    page.head(f"5. The request is {saved:,} tokens smaller ({saved / story.tokens:.0%}), and so is each later one")
     page.say(
-        f"It costs ${story.cost_after:.3f} instead of ${story.cost_before:.3f} (price of {story.priced_as}, without "
-        "prompt cache)."
+        f"It costs ${story.cost_after:.3f}. With a larger window, the whole history would cost "
+        f"${story.cost_before:.3f} each time (price of {story.priced_as}, without prompt cache)."
     )
     page.head("6. Use it")
-    program = "kompakt" if shutil.which("kompakt") else _command()
-    if len(program) > _MAX_PROGRAM:
+    program = Path(sys.argv[0]).absolute()
+    if program.is_relative_to(Path.cwd()):  # settings of an agent must not depend on this folder
+        page.say("Install it first, as README.md shows. Then:")
+    elif not shutil.which("kompakt"):
         page.say(f"kompakt is here: {program}")
-        program = "kompakt"
-    width = max(len(f"{program} {command}") for command, _ in _NEXT)
+    width = max(len(command) for command, _ in _NEXT)
     for command, use in _NEXT:
-        page.say(f"{f'{program} {command}':<{width}}  {use}")
-    page.say("docs/index.md is about Python, frameworks and how it works.")
+        page.say(f"kompakt {command:<{width}}  {use}")
+    page.say("Python and frameworks: docs/quick-start.md")
 
-
-_MAX_PROGRAM = len(".venv/bin/kompakt")
-"""Longest path of the program with which the lines below fit 80 columns."""
 
 _NEXT = (
     ("install claude-code", "coding agents: also codex, opencode, pi"),
@@ -207,12 +205,6 @@ _NEXT = (
     ("inspect FILE", "see a session in the browser"),
 )
 """What a new user can do next."""
-
-
-def _command() -> str:
-    """Return how to call this program, relative to the working directory if possible."""
-    path = Path(sys.argv[0]).absolute()
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 class _Page:
