@@ -93,6 +93,22 @@ class TestStore:
         assert kom("doctor", "--offline", "--store", "sqlite:///kompakt.db", "--key-file", "key").code == 0
 
 
+class TestPlugins:
+    def test_installed_plugins_and_their_store_are_listed(
+        self, kom: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So that a user of a coding agent finds the command that tests it."""
+        monkeypatch.setenv("HOME", str(tmp_path / "own"))
+        for name in ("XDG_DATA_HOME", "XDG_STATE_HOME", "CLAUDE_CONFIG_DIR"):
+            monkeypatch.delenv(name, raising=False)
+        assert "plugin claude-code" not in states(kom("doctor", "--offline", "--json").out)
+        assert kom("install", "claude-code", "--yes").code == 0
+        state, detail = states(kom("doctor", "--offline", "--json").out)["plugin claude-code"]
+        assert state == "ok" and "in your own settings; sessions in ~/.local/share/kompakt/sessions.db" in detail
+        (tmp_path / "own" / ".claude" / "settings.json").write_text("{")
+        assert states(kom("doctor", "--offline", "--json").out)["plugin claude-code"][0] == "problem"
+
+
 class TestUpstreams:
     def test_a_reachable_and_an_unreachable_upstream(self, kom: Run, upstream: str, tmp_path: Path) -> None:
         """Any answer is enough; an unreachable configured upstream is a problem."""

@@ -103,3 +103,28 @@ class TestRecall:
         """Exit 2 and one line that names the problem."""
         done = run("recall", *arguments, cwd=session.parent)
         assert (done.code, done.out) == (2, "") and said in done.err and len(done.err.splitlines()) == 1
+
+
+def test_the_store_of_coding_agents_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where their sessions are is not in the working directory."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_DATA_HOME", "KOMPAKT_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    assert "sessions.db" not in run("session", "list", cwd=tmp_path).err
+    store = tmp_path / ".local" / "share" / "kompakt" / "sessions.db"
+    store.parent.mkdir(parents=True)
+    store.touch()
+    missing = run("session", "list", cwd=tmp_path)
+    assert missing.code == 2 and "add --store ~/.local/share/kompakt/sessions.db" in missing.err
+
+
+def test_a_query_alone_is_not_taken_for_a_file(session: Path) -> None:
+    told = run("recall", "rules", cwd=session.parent)
+    assert told.code == 2 and "kompakt recall FILE 'rules'" in told.err
+    told = run("recall", session.name, cwd=session.parent)
+    assert told.code == 2 and f"what to search for: kompakt recall {session.name} QUERY" in told.err
+
+
+def test_uninstall_names_the_command_that_removes_a_plugin() -> None:
+    told = run("uninstall", "claude-code")
+    assert told.code == 2 and "kompakt install AGENT --undo" in told.err and "Did you mean" not in told.err

@@ -132,6 +132,11 @@ class _Commands(TyperGroup):
             return TyperCommand(cmd_name, help=entry.summary, hidden=entry.hidden, rich_markup_mode=None)
         return self.commands.get(cmd_name)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in ("uninstall", "remove"):
+            raise UsageError(f"there is no command {args[0]!r}; to remove a plugin: kompakt install AGENT --undo")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with self._listing():
             super().format_commands(ctx, formatter)

@@ -129,7 +129,7 @@ def doctor(
             _report_installation(client, as_json=as_json)
         _report_probe(client, gateway, model, gateway_key, as_json=as_json)
     packages = {name: _version(name) for name in (*CORE, *EXTRAS)}
-    found = [*_packages(packages), _tokenizer(), *_configuration(context)]
+    found = [*_packages(packages), _tokenizer(), *_configuration(context), *_plugins()]
     flags = {"store": store, "key_file": key_file, "upstreams": upstream}
     if not any(one.what == "configuration" and one.state == "problem" for one in found):
         with waiting("checking store and providers", when=not offline):
@@ -214,6 +214,7 @@ def _report_probe(name: str, url: str | None, model: str | None, key: str | None
         raise typer.Exit(0 if found.protected else 1)
     typer.echo("protected: yes" if found.protected else wrapped(f"protected: no, because {found.because}"))
     if found.outcome is not None:
+        print_line("  model     ", f"{model or client_named(name).model}; for your own model, add --model NAME")
         print_line("  gateway   ", f"{found.url}, outcome {found.outcome}, session {found.session or 'none'}")
         typer.echo(f"  provider  answered {found.status}" + _hint(found.status))
     variable = client_named(name).variable
@@ -255,6 +256,23 @@ def _configuration(context: typer.Context) -> Iterator[Diagnosis]:
             yield Diagnosis("configuration", "problem", str(error))
             return
     yield Diagnosis("configuration", "ok", str(path))
+
+
+def _plugins() -> Iterator[Diagnosis]:
+    """List the coding agents with a plugin, and where their sessions are."""
+    from kompakt.cli.install import PLANS, WHERE, installed_plans  # late: `--help` does not need these
+    from kompakt.hosts import places
+
+    for agent in PLANS:
+        try:
+            scopes = [WHERE[plan.scope] for plan in installed_plans(agent)]
+        except KompaktError as error:
+            yield Diagnosis(f"plugin {agent}", "problem", str(error))
+            continue
+        if scopes:
+            store = places.shown_store(places.store_url())
+            detail = f"in {' and '.join(scopes)}; sessions in {store}; to test it: kompakt doctor --client {agent}"
+            yield Diagnosis(f"plugin {agent}", "ok", detail)
 
 
 def _connections(flags: dict[str, Any], *, offline: bool) -> Iterator[Diagnosis]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,7 +66,11 @@ def recall(
 
     if query is None:  # the only argument is the query
         if store is None:
-            raise UsageError(f"name what to search for: kompakt recall {file} QUERY; or a store: --store STORE")
+            if Path(file).exists():
+                raise UsageError(f"name what to search for: kompakt recall {file} QUERY")
+            raise UsageError(
+                f"name where to search: kompakt recall FILE {file!r}, or kompakt recall {file!r} --store STORE"
+            )
         url, query = store_url(store), file
     else:  # a store in place of FILE is accepted as well
         url = None if file == "-" else find_store(file)

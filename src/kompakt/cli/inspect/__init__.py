@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kompakt.cli.input import AsJson, option
+from kompakt.cli.output import wrapped
 from kompakt.cli.store_options import KeyFile, OtherStore, Tenant, print_json, read_id, read_key
 from kompakt.errors import UsageError
 from kompakt.version import install_command
@@ -117,7 +118,9 @@ async def _serve(inspection: Inspection, port: int, session: str | None, *, brow
     def started() -> None:
         typer.echo(url)
         mode = "Changes are allowed." if inspection.write else "Read only; --write allows changes."
-        typer.echo(f"Only this machine can open it, with this URL. {mode} Ctrl-C ends the inspector.", err=True)
+        typer.echo(
+            wrapped(f"Only this machine can open it, with this URL. {mode} Ctrl-C ends the inspector."), err=True
+        )
         if browse:
             import webbrowser
 
