@@ -187,7 +187,7 @@ class TestCompaction:
     def test_the_summary_is_compared_with_the_notes(self, host: Host) -> None:
         """The user reads a line, and a report has what the summary lacks."""
         answer = host.call("PostCompact", trigger="manual", compact_summary=f"Reports were read. {REFUSAL}")
-        assert "1 of 2 of the user's requests and rules" in json.loads(answer.stdout)["systemMessage"]
+        assert "kept 1 of your 2 requests and rules" in json.loads(answer.stdout)["systemMessage"]
         report = Path(places.session_file("claude-code", SESSION, "compactions.jsonl")).read_text()
         assert any(RULE in lost for lost in json.loads(report)["lost"])
 

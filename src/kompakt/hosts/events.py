@@ -76,8 +76,7 @@ def compared(agent: str, given: dict[str, Any], summary: str | None) -> str:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
         file.write(json.dumps(report) + "\n")
     text = (
-        f"kompakt: the summary has {found.kept} of {found.statements} noted facts, "
-        f"{found.user_kept} of {found.user_statements} of the user's requests and rules; "
-        "the others were added after it"
+        f"kompakt: the summary kept {found.user_kept} of your {found.user_statements} requests and rules, and "
+        f"{found.kept} of {found.statements} facts in all; the model got the others after it"
     )
     return json.dumps({"systemMessage": text})
