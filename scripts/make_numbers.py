@@ -314,14 +314,16 @@ def packaging_table() -> Iterator[str]:
     def listed(chosen: list[str]) -> str:
         return ", ".join(f"`{name}`" for name in chosen) or "none"
 
-    yield "| Python | works | cannot be installed | not tried |"
-    yield "|---|---:|---|---|"
-    for version in PYTHONS:
-        found = {name: outcomes.get(name, {}).get(version) for name in names}
-        missing = [name for name in names if found[name] is None]
-        failed = [name for name in names if found[name] not in (None, "works")]
-        works = len(names) - len(missing) - len(failed)
-        yield f"| {version} | {works} of {len(names)} | {listed(failed)} | {listed(missing)} |"
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = defaultdict(list)
+    for name in names:
+        found = {version: outcomes.get(name, {}).get(version) for version in PYTHONS}
+        works = tuple(version for version in PYTHONS if found[version] == "works")
+        fails = tuple(version for version in PYTHONS if found[version] not in (None, "works"))
+        groups[works, fails].append(name)
+    yield "| extras | installed and tried with Python | cannot be installed with |"
+    yield "|---|---|---|"
+    for (works, fails), members in sorted(groups.items(), key=lambda group: (group[0][1], -len(group[1]))):
+        yield f"| {listed(members)} | {', '.join(works) or 'not yet'} | {', '.join(fails) or '–'} |"
 
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {
