@@ -267,8 +267,12 @@ class TestReadme:
         assert [text for text in quick if len(text.splitlines()) >= 10] == []
 
     def test_the_gateway_quick_start_works(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The three lines: start the gateway, point a client at it, ask whether it is protected."""
+        """The three lines: start the gateway, point a client at it, ask whether it is protected.
+
+        Also for a reader who has installed the plugin of section 1, which the same client name checks.
+        """
         reader(tmp_path, monkeypatch)
+        assert run("install", "claude-code", "--yes", cwd=tmp_path).code == 0
         serve, client, doctor = self._lines("kompakt serve")
         assert serve == "kompakt serve" and client.startswith("ANTHROPIC_BASE_URL=http://127.0.0.1:8484 claude")
         monkeypatch.setenv("ANTHROPIC_API_KEY", "local")
@@ -276,8 +280,8 @@ class TestReadme:
             Provider(Script(1), window=50_000) as provider,
             started(tmp_path, "--upstream", f"anthropic={provider.url}") as gate,
         ):
-            monkeypatch.setenv("ANTHROPIC_BASE_URL", gate.url)
-            done = run(*shlex.split(doctor, comments=True)[1:], cwd=tmp_path)
+            here = doctor.replace("http://127.0.0.1:8484", gate.url)
+            done = run(*shlex.split(here, comments=True)[1:], cwd=tmp_path)
         assert done.out.startswith("protected: yes"), done.out + done.err
         assert done.code == 0 and len(provider.requests) == 1
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cli.commands import run
+from tests.cli.commands import ENVIRONMENT, run
 
 from kompakt.errors import UnreadableFile
 from kompakt.hosts import claude_code, claude_code_settings, codex_settings, install, jsonc, places, rehearsal
@@ -627,6 +627,25 @@ class TestDoctor:
         settings.write_text(settings.read_text().replace(" claude-code Stop", " claude-code Halt"))
         done = run("doctor", "--client", "claude-code")
         assert done.code == 1 and "outdated" in done.out
+
+
+class TestWidth:
+    @pytest.mark.parametrize("scope", [(), ("--project",)])
+    def test_lines_fit_80_columns(self, home: Path, monkeypatch: pytest.MonkeyPatch, scope: tuple[str, ...]) -> None:
+        """A longer line is one word, such as a path, or a command of its own, which can be copied."""
+        monkeypatch.setattr("tests.cli.commands.ENVIRONMENT", {**ENVIRONMENT, "COLUMNS": "80"})
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+        project = home / "project"
+        project.mkdir()
+        before = run("doctor", "--client", "claude-code", cwd=project)
+        installed = run("install", "claude-code", "--yes", *scope, cwd=project)
+        checked = run("doctor", "--client", "claude-code", cwd=project)
+        undone = run("install", "claude-code", "--undo", "--yes", *scope, cwd=project)
+        lines = [line for done in (before, installed, checked, undone) for line in (done.out + done.err).splitlines()]
+        assert [
+            line for line in lines if len(line) > 80 and not line.startswith("  kompakt") and " " in line.strip()
+        ] == []
+        assert len(lines) > 30
 
 
 class TestFaults:
