@@ -76,11 +76,17 @@ class UnreadableFile(InputError):
 class DoesNotFit(KompaktError):
     """What must stay in the context is larger than the budget allows."""
 
-    def __init__(self, *, floor: int, budget: int, largest: Sequence[tuple[str, int]]) -> None:
+    def __init__(
+        self, *, floor: int, budget: int, largest: Sequence[tuple[str, int]], places: Sequence[str] = ()
+    ) -> None:
         self.floor = floor
         self.budget = budget
         self.largest = tuple(largest)
-        parts = ", ".join(f"{name} {tokens:,}" for name, tokens in self.largest if tokens)
+        self.places = tuple(places)
+        """Where the first of the largest parts are, such as "message 3 of 40, user"."""
+        named = [f"{name} ({place})" for (name, _), place in zip(self.largest, self.places, strict=False)]
+        named += [name for name, _ in self.largest[len(named) :]]
+        parts = "; ".join(f"{name} {tokens:,}" for name, (_, tokens) in zip(named, self.largest, strict=True) if tokens)
         super().__init__(
             f"{floor:,} tokens must stay, {floor - budget:,} more than the budget of {budget:,}. Raise the budget to "
             f"at least {floor:,} (budget={floor} in Python, --budget {floor} on the command line), or shorten what "
@@ -88,7 +94,7 @@ class DoesNotFit(KompaktError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _does_not_fit, (self.floor, self.budget, self.largest), vars(self)
+        return _does_not_fit, (self.floor, self.budget, self.largest, self.places), vars(self)
 
 
 class StoreError(KompaktError):
@@ -152,8 +158,10 @@ class UsageError(KompaktError, ValueError):
     """An argument that cannot be meant."""
 
 
-def _does_not_fit(floor: int, budget: int, largest: Sequence[tuple[str, int]]) -> DoesNotFit:
-    return DoesNotFit(floor=floor, budget=budget, largest=largest)
+def _does_not_fit(
+    floor: int, budget: int, largest: Sequence[tuple[str, int]], places: Sequence[str] = ()
+) -> DoesNotFit:
+    return DoesNotFit(floor=floor, budget=budget, largest=largest, places=places)
 
 
 def _describe(value: object) -> str:

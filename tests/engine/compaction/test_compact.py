@@ -105,7 +105,9 @@ class TestBudget:
         assert tokens > 2900 and resolve(kompakt.parse(payload), reference).startswith("word word")
         assert f"{error.floor - 1000:,} more than the budget of 1,000" in str(error) and reference in str(error)
         assert f"budget={error.floor} in Python, --budget {error.floor} on" in str(error)
-        assert " 0" not in str(error).rpartition("largest parts")[2]
+        parts = str(error).rpartition("Its largest parts in tokens: ")[2]
+        assert parts.startswith(f"{reference} (message {len(payload)} of {len(payload)}, user) ")
+        assert " 0" not in parts
         assert kompakt.compact(payload, error.floor).tokens_after <= error.floor
 
 

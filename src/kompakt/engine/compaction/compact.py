@@ -333,16 +333,21 @@ def _least(history: History, order: CompactionOrder, limit: int) -> Context:
     context.note_pins()
     if context.projected_tokens > limit:
         floor = context.projected_tokens + order.spare
-        raise DoesNotFit(floor=floor, budget=limit + order.spare, largest=_largest(context))
+        largest, places = _largest(context)
+        raise DoesNotFit(floor=floor, budget=limit + order.spare, largest=largest, places=places)
     return context
 
 
-def _largest(context: Context) -> list[tuple[str, int]]:
-    """List the largest protected messages."""
+def _largest(context: Context) -> tuple[list[tuple[str, int]], list[str]]:
+    """List the largest protected messages, and where each is."""
     sizes = [(context.message_tokens(index), index) for index in context.shown_indices()]
-    found = [(context.reference(index), tokens) for tokens, index in sorted(sizes, reverse=True)[:5]]
+    largest = sorted(sizes, reverse=True)[:5]
+    found = [(context.reference(index), tokens) for tokens, index in largest]
+    messages = context.messages
+    places = [f"message {index + 1} of {len(messages)}, {messages[index].role}" for _, index in largest]
     pinned = sum(context.counter.tokens(pin) for pin in context.missing_pins)
-    return [*found, ("system and tools", context.fixed_tokens), *([("pinned texts", pinned)] if pinned else [])]
+    rest = [("system and tools", context.fixed_tokens), *([("pinned texts", pinned)] if pinned else [])]
+    return [*found, *rest], places
 
 
 class Required:
