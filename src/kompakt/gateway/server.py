@@ -37,7 +37,6 @@ from kompakt.gateway.workers import Supervisor, WorkerAssignment, WorkerChannel
 
 _log = logging.getLogger("kompakt.gateway")
 
-DEFAULT = "http://127.0.0.1:8484"
 """The base URL with the default settings."""
 
 _OFFICIAL_HOSTS = frozenset(urlsplit(url).hostname for url in OFFICIAL.values())
@@ -305,7 +304,7 @@ def _print_banner(settings: GatewayConfig, port: int) -> None:
     workers = f"{settings.workers} workers, " if settings.workers > 1 else ""
     lines = [f"kompakt gateway on {base}, {workers}store {without_password(settings.store)}; client settings:"]
     lines += [f"  {line}" for line in client_settings(settings, base)]
-    lines.append("check a client: kompakt doctor --client claude" + ("" if base == DEFAULT else f" --gateway {base}"))
+    lines.append(f"check a client: kompakt doctor --client claude --gateway {base}")
     if not is_loopback(settings.host) and not settings.keys and settings.tenant_header is None:
         lines.append(
             f"warning: {settings.host} is open to the network without keys: anybody who can connect can use it; "
