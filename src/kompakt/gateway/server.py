@@ -37,8 +37,6 @@ from kompakt.gateway.workers import Supervisor, WorkerAssignment, WorkerChannel
 
 _log = logging.getLogger("kompakt.gateway")
 
-"""The base URL with the default settings."""
-
 _OFFICIAL_HOSTS = frozenset(urlsplit(url).hostname for url in OFFICIAL.values())
 
 BACKLOG = 2_048
