@@ -66,7 +66,7 @@ def recall(
 
     if query is None:  # the only argument is the query
         if store is None:
-            if Path(file).exists():
+            if Path(file).exists() or (Path(file).suffix and " " not in file):  # the name of a file, and no words
                 raise UsageError(f"name what to search for: kompakt recall {file} QUERY")
             raise UsageError(
                 f"name where to search: kompakt recall FILE {file!r}, or kompakt recall {file!r} --store STORE"
