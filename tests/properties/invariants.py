@@ -12,7 +12,7 @@ from typing import Any
 from tests.histories.mutations import mutated
 
 import kompakt
-from kompakt.errors import KompaktError
+from kompakt.errors import AmbiguousFormat, KompaktError
 
 BUDGETS = (120, 600, 4_000)
 
@@ -29,6 +29,7 @@ def faults(format: str, number: int) -> list[str]:
 def _faults(payload: Any, format: str, number: int) -> Iterator[str]:
     named = None if number % 4 == 0 else format
     try:
+        named = named or _detected(payload)
         history = kompakt.parse(payload, named)
     except KompaktError:
         history = None
@@ -45,6 +46,15 @@ def _faults(payload: Any, format: str, number: int) -> Iterator[str]:
         for resting in (False, True):
             yield from _repairs(payload, named, strict, resting)
     yield from _compactions(payload, named, BUDGETS[number % len(BUDGETS)])
+
+
+def _detected(payload: Any) -> str | None:
+    """Return the first format that plain texts could have: only ``parse`` needs it, the other functions do not."""
+    try:
+        kompakt.parse(payload)
+    except AmbiguousFormat as error:
+        return error.candidates[0]
+    return None
 
 
 def _refused(payload: Any, named: str | None) -> Iterator[str]:

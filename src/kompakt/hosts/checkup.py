@@ -105,7 +105,7 @@ def _check_program(plan: HostPlan) -> HostCheck:
     return HostCheck(plan.agent, "ok", f"version {found[0]}; the plugin is tested with {plan.tested}")
 
 
-_VERSION = re.compile(r"\d+(?:\.\d+)+")
+_VERSION = re.compile(r"(?<!\d)\d+(?:\.\d+)+")
 
 
 def _numbers(version: str) -> list[int]:
