@@ -189,7 +189,9 @@ def _rewrite(run: _ExecutorRun, messages: list[JsonObject], refused: Overflow | 
     try:
         messages[:] = run.conversation.view(messages, _frame(run.executor()), refused=refused)
     except DoesNotFit as error:
-        raise CrewDoesNotFit(floor=error.floor, budget=error.budget, largest=error.largest) from error
+        raise CrewDoesNotFit(
+            floor=error.floor, budget=error.budget, largest=error.largest, places=error.places
+        ) from error
     except Exception as error:  # CrewAI ignores all others, also those of a callback, and sends the whole messages
         raise HookAborted(str(error), source="kompakt") from error
     run.shown = len(messages)
