@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -170,7 +172,92 @@ def test_a_slow_write_delays_the_next_by_a_second_at_most(monkeypatch: pytest.Mo
     pause = asyncio.sleep
     monkeypatch.setattr(recorder, "time", SimpleNamespace(perf_counter=lambda: now))
     monkeypatch.setattr(recorder, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
-    assert 30 < asyncio.run(run()) <= 30 + recorder.MAX_PAUSE + 0.1
+    assert 30 <= asyncio.run(run()) <= 30 + recorder.MAX_PAUSE + 0.1
+
+
+class FakeTime:
+    """A clock that only sleeping and writing move. ``on_tick`` is called each time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.on_tick: Callable[[], None] = lambda: None
+        self._real_sleep = asyncio.sleep
+        monkeypatch.setattr(recorder, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr(recorder, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": self.sleep}))
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.on_tick()
+        await self._real_sleep(0)
+
+    def writing(self, seconds: float, done: Callable[[], object]) -> Callable[[], Awaitable[None]]:
+        async def write() -> None:
+            await self.sleep(seconds)
+            done()
+
+        return write
+
+    async def give_way(self) -> None:
+        await self._real_sleep(0)
+
+
+@pytest.mark.parametrize(("sessions", "least"), [(50, 0.0), (1_000, 0.7), (3_000, 0.0)])
+def test_requests_are_written_within_seconds(sessions: int, least: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed process loses only what came in the last seconds. Where there is time, a write has several requests."""
+    clock, delays, every = FakeTime(monkeypatch), list[float](), 4.0
+
+    async def run() -> None:
+        queue = WriteBehind(on_failure=lambda error: None)
+        sends = deque((number * every / sessions, number) for number in range(sessions))
+        waiting: dict[int, float] = {}
+
+        def send() -> None:
+            while sends[0][0] <= clock.now:
+                due, number = sends.popleft()
+                sends.append((due + every, number))
+                waiting.setdefault(number, due)
+                queue.put(("", f"session {number}"), chain, clock.writing(0.002, partial(written, number)))
+
+        def written(number: int) -> None:
+            delays.append(clock.now - waiting.pop(number, clock.now))
+
+        chain = chain_of("a")
+        clock.on_tick = send
+        while clock.now < 40:
+            if queue._worker is None or queue._worker.done():
+                await clock.sleep(max(0.0, sends[0][0] - clock.now))  # nothing to do until then
+            await clock.give_way()
+        queue._worker.cancel()  # type: ignore[union-attr]
+
+    asyncio.run(run())
+    assert least * recorder.DRAIN_SECONDS <= max(delays) < 1.2 * recorder.DRAIN_SECONDS
+
+
+def test_a_session_that_sends_often_is_written_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, busy, others = FakeTime(monkeypatch), list[int](), list[float]()
+
+    async def run() -> None:
+        queue = WriteBehind(on_failure=lambda error: None)
+
+        def send(length: int) -> None:
+            chain = chain_of(*map(str, range(length)))
+            queue.put(PLACE, chain, clock.writing(0.002, lambda: busy.append(length)))
+
+        def add_another() -> None:
+            others.append(clock.now)
+            send(len(others))
+            number = len(others) + 20
+            queue.put(("", f"session {number}"), chain_of(f"{number}"), clock.writing(0.002, add_another))
+
+        for number in range(20):
+            queue.put(("", f"session {number}"), chain_of(f"{number}"), clock.writing(0.002, add_another))
+        while len(others) <= 200:
+            await clock.give_way()
+        queue._worker.cancel()  # type: ignore[union-attr]
+
+    asyncio.run(run())
+    assert len(busy) > 3
+    assert busy[-1] > 100  # the newest request each time
 
 
 @pytest.mark.parametrize("kind", ["requests", "others"])

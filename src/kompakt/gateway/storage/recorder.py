@@ -7,10 +7,10 @@ from the start.
 
 A request must not wait for the store to record it: the client still has the whole history and sends it again. Only what
 a pivot hides has to be stored first. Everything else is queued in ``WriteBehind``. A request contains all earlier
-requests of its conversation, so only the newest one stays queued and the queue is short. Writing competes with requests
-that are being served, so the worker pauses after each write, longer after a slow write, up to a second, and shorter
-when the queue is long. When the queue is full, new requests wait, which bounds memory. A write that a request waits for
-is finished also if the client disconnects.
+requests of its conversation, so only the newest one stays queued, and the longer a write waits, the more requests it
+contains. Writing competes with requests that are being served, so the worker pauses after each write: longer after a
+slow write, but only so long that a request is written within about ``DRAIN_SECONDS``. When the queue is full, new
+requests wait, which bounds memory. A write that a request waits for is finished also if the client disconnects.
 """
 
 from __future__ import annotations
@@ -303,8 +303,13 @@ PAUSE_FACTOR = 10.0
 MAX_PAUSE = 1.0
 """Seconds of such a pause at most: one write that waited for a lock or a slow disk must not delay all others."""
 
-MAX_WRITES = 1_000
-"""Writes in the queue."""
+DRAIN_SECONDS = 10.0
+"""Seconds until a request is written while others keep coming, if the store is fast enough. A killed process loses what
+is queued. Longer pauses save processor time: all that a session sends meanwhile is one write.
+"""
+
+MAX_WRITES = 4_000
+"""Writes in the queue, at most one for each branch of a live session."""
 
 MAX_BYTES = 128 * 1024 * 1024
 """Bytes in the queue."""
@@ -363,10 +368,14 @@ class WriteBehind:
         return max((len(self._requests) + len(self._others)) / self._max_writes, self._size / self._max_bytes)
 
     def put(self, session: SessionKey, chain: HashChain, write: Write) -> None:
-        """Queue a request of a session in place of those that it extends."""
-        queued = [one for one in self._pop(session) if not extends(chain, one.chain)]
-        self._requests[session] = [*queued, _QueuedRequest(chain, write)]
-        self._size += sum(one.chain.size for one in self._requests[session])
+        """Queue a request of a session in place of those that it extends.
+
+        The session keeps its place in the queue. Otherwise one that sends more often than others would never be first.
+        """
+        earlier = self._requests.get(session, [])
+        queued = [one for one in earlier if not extends(chain, one.chain)] + [_QueuedRequest(chain, write)]
+        self._requests[session] = queued
+        self._size += sum(one.chain.size for one in queued) - sum(one.chain.size for one in earlier)
         self._count()
         self._start()
 
@@ -456,11 +465,13 @@ class WriteBehind:
 
     async def _pause(self, wrote: float) -> None:
         ended = time.perf_counter()
-        while not self._is_flushing and (self._requests or self._others):
-            pause = min(MAX_PAUSE, PAUSE_FACTOR * wrote) * max(0.0, 1 - 2 * self.load)
-            if time.perf_counter() >= ended + pause:
+        while not self._is_flushing:  # the queue may grow meanwhile
+            queued = max(1, len(self._requests) + len(self._others))
+            pause = min(MAX_PAUSE, PAUSE_FACTOR * wrote, DRAIN_SECONDS / queued - wrote) * max(0.0, 1 - 2 * self.load)
+            left = ended + pause - time.perf_counter()
+            if left <= 0:
                 break
-            await asyncio.sleep(_POLL)
+            await asyncio.sleep(min(_POLL, left))
 
     async def _perform(self, write: Write) -> None:
         self._metrics.background_writes.inc()
