@@ -175,6 +175,22 @@ class TestCompaction:
         context = json.loads(host.call("SessionStart", source="compact").stdout)["hookSpecificOutput"]
         assert "everything deleted" not in context["additionalContext"]
 
+    def test_a_session_without_tool_calls_returns_every_request(self, host: Host) -> None:
+        """It is short, but it is no chat of two people: what the user says is meant as a request or a rule."""
+        said = ["Never use pandas, use polars.", "use tabs please", "Explain what a hook is.", "Reply in German from now on."]
+        asked = [record(2 * at, "user", words) for at, words in enumerate(said)]
+        answers = [record(2 * at + 1, "assistant", [text(f"Understood, {at}.")]) for at in range(4)]
+        host.write([one for pair in zip(asked, answers, strict=True) for one in pair])
+        context = json.loads(host.call("SessionStart", source="compact").stdout)["hookSpecificOutput"]
+        assert all(words in context["additionalContext"] for words in said)
+        answer = host.call("PostCompact", trigger="manual", compact_summary="Nothing of importance.")
+        assert "kept 0 of your 4 requests and rules" in json.loads(answer.stdout)["systemMessage"]
+
+    def test_no_requests_are_counted_where_there_are_none(self, host: Host) -> None:
+        host.write([record(0, "user", "hi"), record(1, "assistant", [text("Hello!")])])
+        answer = host.call("PostCompact", trigger="manual", compact_summary="A greeting.")
+        assert "you stated no requests or rules" in json.loads(answer.stdout)["systemMessage"]
+
     def test_recall_is_not_mentioned_where_it_is_not_installed(self, host: Host) -> None:
         given = json.dumps(host.event("SessionStart", source="compact")).encode()
         answer = hook._answer("claude-code", "SessionStart", given, recall=False)

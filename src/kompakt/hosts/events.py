@@ -75,8 +75,11 @@ def compared(agent: str, given: dict[str, Any], summary: str | None) -> str:
     places.make_folder_of(path)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
         file.write(json.dumps(report) + "\n")
-    text = (
-        f"kompakt: the summary kept {found.user_kept} of your {found.user_statements} requests and rules, and "
-        f"{found.kept} of {found.statements} facts in all; the model got the others after it"
-    )
-    return json.dumps({"systemMessage": text})
+    if not found.statements:
+        return ""
+    if found.user_statements:
+        text = f"kompakt: the summary kept {found.user_kept} of your {found.user_statements} requests and rules"
+        text += f", and {found.kept} of {found.statements} facts in all"
+    else:
+        text = f"kompakt: the summary kept {found.kept} of {found.statements} facts; you stated no requests or rules"
+    return json.dumps({"systemMessage": f"{text}; the model got the others after it"})

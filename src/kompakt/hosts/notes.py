@@ -64,7 +64,7 @@ def with_originals(value: object, originals: Mapping[str, str]) -> object:
 
 def ledger_text(history: History, max_chars: int) -> str:
     """Write the ledger of a whole history in at most ``max_chars`` characters."""
-    return whole_ledger(list(history), References(history).names, room=max_chars, count=len)
+    return whole_ledger(list(history), References(history).names, room=max_chars, count=len, may_be_talk=False)
 
 
 def whole_ledger(
@@ -74,6 +74,7 @@ def whole_ledger(
     room: int,
     count: Callable[[str], int],
     sections: frozenset[str] | None = None,
+    may_be_talk: bool = True,
 ) -> str:
     """Write the ledger of all messages, as if none were shown, within ``room`` as measured by ``count``."""
     spoken = [_unspoken(message) if message.is_summary else message for message in messages]
@@ -86,6 +87,7 @@ def whole_ledger(
         reference=references.__getitem__,
         upto=len(spoken),
         sections=sections,
+        may_be_talk=may_be_talk,
     )
     return ledger.write(request)
 

@@ -50,6 +50,8 @@ class LedgerRequest(msgspec.Struct, frozen=True):
     """The sections to write; ``None`` for all."""
     narrative: str = ""
     """A model's text beside the ledger; rows of lookups that it repeats are left out."""
+    may_be_talk: bool = True
+    """Whether a session without tool calls is read as a conversation, in which nobody asks for work."""
 
 
 class Ledger:
@@ -107,7 +109,7 @@ class Ledger:
         table_chars = int(request.room * CHARS_PER_CELL * TABLE_SHARE)
         earlier = parse(request.earlier or "")
         statements = Statements(earlier, request.reference, upto, table_chars=table_chars)
-        items = statements.read(events, hidden)
+        items = statements.read(events, hidden, may_be_talk=request.may_be_talk)
         if not request.prose:
             items = [item for item in items if item.section != FINDINGS]
         if request.sections is not None:

@@ -57,10 +57,12 @@ class Statements:
         self._runs = Runs(self._items)
         self._read_earlier(earlier)
 
-    def read(self, events: Sequence[Event], is_hidden: Callable[[Event], bool]) -> list[Item]:
+    def read(
+        self, events: Sequence[Event], is_hidden: Callable[[Event], bool], *, may_be_talk: bool = True
+    ) -> list[Item]:
         """Return the items of all hidden events, in no order."""
         events = with_actions(events)
-        if not any(type(event) is ToolUse for event in events) and not self._files:
+        if may_be_talk and not any(type(event) is ToolUse for event in events) and not self._files:
             spoken = [event for event in events if type(event) is Spoken and event.role != THOUGHT and is_hidden(event)]
             if len(spoken) > 1:
                 self._items.all += conversation.items_of(spoken)
