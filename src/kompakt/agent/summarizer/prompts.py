@@ -42,10 +42,11 @@ there or in the messages that stay; add what is needed to understand it and ever
 First go through the record from beginning to end, then write under these headings, in this order. Leave out a heading \
 that has nothing under it.
 {SECTIONS[0]}: what the session is about and why, and the exact state at the end of the record: what is finished, what \
-was in progress and how far it is, what is unfinished, uncommitted, unanswered or waiting, and for whom.
+was in progress and how far it is, what is unfinished, uncommitted, unanswered or waiting, and for whom; what the user \
+has not been told yet.
 {SECTIONS[1]}: what was found out, each with its evidence: root causes, measured values, error messages, ids, prices, \
-dates, names of things and where they are. In a conversation: who said what about whom, events with their dates, \
-plans, preferences, relations.
+dates, names of things and where they are; what documents state that the work depends on. In a conversation: who said \
+what about whom, events with their dates, plans, preferences, relations.
 {SECTIONS[2]}: what was decided or agreed, by whom, for what reason, and which alternatives were rejected and why; \
 what the user corrected or refused and what follows from it.
 {SECTIONS[3]}: how the things that were changed or arranged work now: structure, signatures, formats, settings, terms, \
@@ -58,8 +59,9 @@ introductions where the meaning is clear without them; several facts about one t
 things as one line with their values. Say each thing once. Give the concrete values: paths, line numbers, identifiers, \
 numbers with units, exact messages, names, dates. Write "because" wherever the record gives a reason. Prefer what the \
 reader could not find out again to what is easy to look up. Cover the whole record, its beginning too, with more \
-detail for its end, and use the room that you are given. When statements contradict each other, the later one holds; \
-say so if the earlier one could mislead. Attribute statements: what the user said is not what the assistant assumed.
+detail for its end, and use the room that you are given. When something was asked for, set or explained more than \
+once, give the sequence in one line with its values: first, then, now, and who wanted it; the last one holds. \
+Attribute statements: what the user said is not what the assistant assumed.
 Write nothing that the record does not show: no guessed outcome, no invented path, value, name or quotation. If the \
 result of something is not in the record, say that it is not known. Quotation marks are for words that are in the \
 record exactly so. You may end a sentence with the name of the message that holds further detail, in square brackets, \
