@@ -177,7 +177,7 @@ class TestCompaction:
 
     def test_a_session_without_tool_calls_returns_every_request(self, host: Host) -> None:
         """It is short, but it is no chat of two people: what the user says is meant as a request or a rule."""
-        said = ["Never use pandas, use polars.", "use tabs please", "Explain what a hook is.", "Reply in German from now on."]
+        said = ["Never use pandas, use polars.", "use tabs please", "Explain hooks.", "Reply in German from now on."]
         asked = [record(2 * at, "user", words) for at, words in enumerate(said)]
         answers = [record(2 * at + 1, "assistant", [text(f"Understood, {at}.")]) for at in range(4)]
         host.write([one for pair in zip(asked, answers, strict=True) for one in pair])
