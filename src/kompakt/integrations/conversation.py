@@ -464,7 +464,8 @@ class LiveConversation(Generic[Item]):
         self, context: Context, request: History, order: CompactionOrder, *, forced: bool
     ) -> Report | None:
         """Compact; return the report, or ``None`` if nothing changed."""
-        began, before, shown = time.perf_counter(), context.projected_tokens, len(context.project())
+        began, shown = time.perf_counter(), len(context.project())
+        before = max(context.tokens, context.projected_tokens)  # the trigger compares the former
         history = request.with_messages(context.messages)
         problems = () if context.is_rewritten or forced else api.check(history)
         if context.is_rewritten or forced or (self._admission is not None and not problems):

@@ -150,6 +150,22 @@ class TestSearch:
         assert {hit.label for hit in found.hits[:2]} == {"assistant calls", "read result of src/app/config.py"}
         assert "RETRIES = 4" in found.text
 
+    @pytest.mark.parametrize("query", ["C14", "berth C14", "which berth is C14"])
+    def test_an_exact_name_is_found_without_similar_ones(self, query: str) -> None:
+        """Sixty pages have "berth" and "C" in them. Room that is left is filled with neighbours only."""
+        pages = [tool(f"Page {at}: berth C{at} has a depth of {3 * at} m.", f"c{at}") for at in range(60)]
+        found = memory(user("Read all pages about berths."), *pages).recall(query, tokens=1_000)
+        assert "berth C14 has" in found.hits[0].text
+        assert len(found.hits) <= 5 and "berth C1 " not in found.text
+
+    def test_passages_that_match_well_without_the_name_are_found_too(self) -> None:
+        """A query has the name of a file and words of what was said about it elsewhere."""
+        said = user("The migration locks the invoices table for hours, so it runs at night.")
+        others = [tool(f"listing {at} of other things", f"c{at}") for at in range(20)]
+        named = tool("src/migrate.py has 80 lines", "c99")
+        found = memory(said, *others, named).recall("why does migrate.py lock the invoices table at night").text
+        assert "for hours" in found and "80 lines" in found
+
     def test_each_part_of_a_large_output_names_its_command(self) -> None:
         """A passage from the middle of an output says which command printed it."""
         call = assistant(ToolCall("c1", "bash", {"command": ["bash", "-lc", "make tide-report"]}))

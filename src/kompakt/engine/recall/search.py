@@ -39,6 +39,11 @@ NAME_WEIGHT = 4.0
 """Weight of an exact name in the query, such as a file name, relative to an ordinary word. Passages that contain the
 name itself rank above those that contain its pieces."""
 
+NAMELESS_SHARE = 0.4
+"""Share of the best score from which a passage is found that lacks every exact name of the query. Weaker ones share
+only ordinary words with it, like the pages of 59 other berths with a query for "berth C14".
+"""
+
 OLDER_RUN = 0.6
 """Factor for the output of a command that ran again later, because the latest output is usually wanted."""
 
@@ -73,7 +78,8 @@ def search(index: Index, query: str) -> list[tuple[int, float]]:
         return []
     rarest = sorted(asked_terms, key=lambda term: (len(index.postings.get(term, ())), term))
     weights = dict.fromkeys(rarest[:MAX_TERMS], 1.0)
-    weights.update((term, NAME_WEIGHT) for term in exact_names(query) if term in weights)
+    names = [term for term in exact_names(query) if term in weights]
+    weights.update((term, NAME_WEIGHT) for term in names)
     scores = _matched(index, weights)
     speakers = index.speakers_in(asked_terms)
     _add_dates(index, query, scores)
@@ -95,7 +101,9 @@ def search(index: Index, query: str) -> list[tuple[int, float]]:
     scores = [
         score * OLDER_RUN if score and index.is_superseded(place) else score for place, score in enumerate(scores)
     ]
-    found = [place for place, score in enumerate(scores) if score > 0]
+    named = {posting >> 8 for name in names for posting in index.postings.get(name, ())}
+    least = NAMELESS_SHARE * max(scores) if named else 0.0
+    found = [place for place, score in enumerate(scores) if score > 0 and (score >= least or place in named)]
     return [(place, scores[place]) for place in sorted(found, key=lambda place: (-scores[place], place))]
 
 
