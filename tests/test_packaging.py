@@ -47,7 +47,7 @@ class TestExtras:
 
     def test_the_demo_installs_what_the_readme_installs(self) -> None:
         """After `make demo`, the next steps of the README need no second installation."""
-        (readme,) = re.findall(r"^pip install '\.\[(.*)\]'$", (ROOT / "README.md").read_text(), re.MULTILINE)
+        (readme,) = re.findall(r"^pip install -q '\.\[(.*)\]'$", (ROOT / "README.md").read_text(), re.MULTILINE)
         (makefile,) = re.findall(r"install_packages\.py kompakt .*'\.\[(.*)\]'", (ROOT / "Makefile").read_text())
         assert set(makefile.split(",")) == set(readme.split(",")) >= {"mcp", "gateway"}
 
