@@ -313,6 +313,27 @@ class TestChanges:
         line = written([message for one in operations for message in calls[one]], CHANGES)[0]
         assert line.partition(";")[0] == f"a.py: {said}"
 
+    @pytest.mark.parametrize(
+        ("commands", "said"),
+        [
+            (["rm probe.py"], []),
+            (["rm -rf ./probe"], []),
+            (["rm probe.py", "touch probe.py"], ["probe.py: created"]),
+            (["rm other.py"], ["probe.py: created", "other.py: deleted"]),
+        ],
+    )
+    def test_a_file_that_was_created_and_deleted_again_is_not_stated(
+        self, commands: list[str], said: list[str]
+    ) -> None:
+        path = "probe/probe.py" if "rm -rf ./probe" in commands else "probe.py"
+        created = did({"path": path, "content": "x"}, name="write")
+        deleted = [message for command in commands for message in ran(command)]
+        lines = [line.partition(";")[0] for line in written([*created, *deleted], CHANGES)]
+        assert [line for line in lines if "probe: deleted" not in line] == said
+        again = written(deleted, CHANGES, earlier=write(created))
+        assert [line.partition(";")[0] for line in again if "probe: deleted" not in line] == said
+        assert "probe.py" not in "".join(written([*created, *deleted], STATE)) or said
+
     def test_the_newest_edits_say_how_a_file_is_now(self) -> None:
         """An old edit may be longer, and a removal says nothing about what is there."""
         old = edited("a.py", "x", "def first(with_a_long_list, of_arguments, that_nobody_needs_now):")

@@ -1,6 +1,7 @@
 """What became of each file: one line a file, with what changed most, and the newest changes first.
 
-Edits that a later edit took back, and lines that only moved, say nothing about the file as it is now.
+Edits that a later edit took back, and lines that only moved, say nothing about the file as it is now. A file that the
+session itself created and deleted again is not stated.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class FileChanges(msgspec.Struct):
     """Number of edits."""
     at: float = -1
     reference: str = ""
+    is_new: bool = False
+    """Whether the session created the file."""
     notes: dict[str, tuple[str, ...]] = {}
     """The note of each edit, with the text that the edit inserted and the lines of it that the note quotes."""
 
@@ -100,7 +103,16 @@ class ChangedFiles:
     @property
     def edited(self) -> list[tuple[float, str]]:
         """When each file that still exists was last changed, with its path as it is written."""
-        return [(file.at, file.path) for file in self._files.values() if file.how != "deleted"]
+        return [(file.at, file.path) for file in self._files.values() if not self._is_gone(file)]
+
+    def _is_gone(self, file: FileChanges) -> bool:
+        """Return whether a file was deleted, by itself or with a folder that it is in."""
+        folder = file.path
+        while folder := folder.rpartition("/")[0]:
+            deleted = self._files.get(folder)
+            if deleted is not None and deleted.how == "deleted" and deleted.at > file.at:
+                return True
+        return file.how == "deleted"
 
     def read_line(self, text: str, reference: str, at: float) -> bool:
         """Read a line that an earlier pass wrote; return whether it is about a file."""
@@ -136,7 +148,7 @@ class ChangedFiles:
             folder, _, name = path.rpartition("/")
             if words == "created" and name in looked.get(folder or ".", {}):
                 words = "rewritten"  # the file existed
-            file = self._files[path] = FileChanges(path, words)
+            file = self._files[path] = FileChanges(path, words, is_new=words == "created")
         elif words == "deleted" or file.how == "deleted":
             file.how = words
         elif words == "edited" and file.how == "created":
@@ -154,12 +166,13 @@ class ChangedFiles:
             file.notes.setdefault(edit.note, _inserted(edit.note, edit.added.strip()))
 
     def finish(self) -> None:
-        """Add what became of each file."""
-        root = _common_folder([path for path in self._files if path.startswith("/")])
+        """Add what became of each file that existed before or exists now."""
+        files = [file for file in self._files.values() if not (file.is_new and self._is_gone(file))]
+        root = _common_folder([file.path for file in files if file.path.startswith("/")])
         if root:
             self._items.all.append(Item(CHANGES, -2, f"{ROOTED}{harmless(root)}", 100))
-        all_scratch = all(path.startswith(_SCRATCH) for path in self._files)
-        for file in self._files.values():
+        all_scratch = all(file.path.startswith(_SCRATCH) for file in files)
+        for file in files:
             in_root = file.path.startswith(root)
             file.path = file.path.removeprefix(root)
             if root and not in_root and not file.path.startswith(("/", "~", ".")):
@@ -183,9 +196,8 @@ def _earlier_file(text: str, reference: str, at: float) -> FileChanges | None:
     if found is None:
         return None
     notes = {found["note"]: _inserted(found["note"], "")} if found["note"] else {}
-    return FileChanges(
-        found["path"], found["how"], int(found["count"] or found["how"].endswith("edited")), at, reference, notes
-    )
+    how, count = found["how"], int(found["count"] or found["how"].endswith("edited"))
+    return FileChanges(found["path"], how, count, at, reference, how.startswith("created"), notes)
 
 
 def _common_folder(paths: Sequence[str]) -> str:
