@@ -117,3 +117,38 @@ class TestStateOfTheRepository:
         [said] = [line for line in written([*ASKED, *ran("git status", STATUS), *again], STATE) if "status" in line]
         assert "On branch main" in said and "fix/import" not in said
         assert not any("status" in line for line in written([*ASKED, *ran("git status", STATUS), *commit()], STATE))
+
+    SWITCHES = (
+        ran("git checkout main && git pull", "Switched to branch 'main'\nAlready up to date."),
+        ran("git checkout -b fix/paths", "Switched to a new branch 'fix/paths'"),
+    )
+
+    def test_only_the_newest_branch_is_named(self) -> None:
+        first, second = self.SWITCHES
+        newest = "`git checkout -b fix/paths` → \"Switched to a new branch 'fix/paths'\""
+        assert written([*ASKED, *first, *second], STATE) == [newest]
+        assert section(write(second, earlier=write([*ASKED, *first])), STATE) == [newest]
+        assert written([*ASKED, *first, *second], STATE, hidden=3) == []  # the reader sees the second
+        assert len(written([*ASKED, *first], STATE)) == 1
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "git checkout main && git merge fix/a && git push",
+            "git checkout -- a.py",
+            "cd ../other && git checkout main",
+        ],
+    )
+    def test_other_changes_of_the_repository_stay(self, command: str) -> None:
+        first = ran(command, "Switched to branch 'main'")
+        assert len(written([*ASKED, *first, *self.SWITCHES[1]], STATE)) == 2
+
+    def test_of_one_push_repeated_the_newest_is_stated(self) -> None:
+        pushes = [*ran("git push", "abc..def main -> main"), *commit(), *ran("git push", "def..123 main -> main")]
+        assert [line for line in written(pushes, STATE) if "push" in line] == ['`git push` → "def..123 main -> main"']
+
+    def test_a_state_that_an_earlier_pass_showed_is_overtaken(self) -> None:
+        earlier = write([*ASKED, *ran("git status", STATUS)])
+        assert "git status" in "".join(section(write(ran("make", "ok"), earlier=earlier), STATE))
+        for later in (commit(), ran("git status", "On branch main")):
+            assert "fix/import" not in write(later, earlier=earlier)

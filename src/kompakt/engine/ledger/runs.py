@@ -100,6 +100,29 @@ _REPOSITORY = re.compile(
 
 MAX_STATUS_LINES = 12
 
+BRANCH = "branch "
+"""Begins the name of the state that a change of the branch changes."""
+
+_SWITCHES = re.compile(
+    r"\bgit (?:-C \S+ )?(?:checkout|switch) (?![^&;|\n]{0,200}(?<= )(?:--|\.)(?: |$))|\bgh pr checkout\b"
+)
+_MAKES_BRANCH = re.compile(r"\bgit (?:-C \S+ )?(?:checkout|switch) (?:-[bBcC]|--create|--orphan)\b")
+_SWITCHED = re.compile(
+    r"Switched to |Already on '|HEAD is now at |Previous HEAD position |Your branch (?:is|and) |set up to track"
+)
+"""What git answers to a change of the branch, and not when files are restored."""
+
+_BESIDE_SWITCH = re.compile(
+    r"\s*(?:cd|echo|pwd|ls|head|tail|gh pr checkout|git (?:-C \S+ )?"
+    r"(?:checkout|switch|fetch|pull|status|log|diff|show|rev-parse|branch(?! -[dDmM])|stash (?:pop|list|show)))\b[^`]*"
+)
+"""Commands of a chain whose effect is over with the next change of the branch."""
+
+_FOLDER = re.compile(r"\s*cd ([^ &;|]+)|\bgit -C (\S+)")
+
+_STATED = re.compile(r"`(?P<command>[^`]*)` (?:→ |(?P<shows>showed): )(?P<answer>.*)")
+"""A line about the state of something outside, as an earlier pass wrote it."""
+
 _HINT = re.compile(r"\s*\(|Author:|Date:|Shell cwd was reset|no(?:thing| changes) added to commit")
 """Lines of git that give advice, or details that nobody asks for."""
 
@@ -117,11 +140,22 @@ class Runs:
         self._passes: dict[str, Item] = {}
         self._repository: dict[str, tuple[int, str, str]] = {}
         """When a command last showed the state of the repository, the command, and what it printed."""
+        self._states: list[tuple[str, Item]] = []
+        """What commands changed, under the name of what a later command changes again."""
+        self._newest_state: dict[str, float] = {}
+        """When a command last changed what has such a name, also if it is still shown."""
 
     def note_shown(self, event: ToolUse, command: str) -> None:
         """Note the outcome of a command that is still shown, because earlier runs of it are judged by it."""
         assert event.result is not None
-        self._runs[_key(command)] = (event.at, has_failed(event.result, event.effect))
+        failed = has_failed(event.result, event.effect)
+        self._runs[_key(command)] = (event.at, failed)
+        if not failed and _SHARED_STATE.search(command):
+            self._repository.clear()
+            self._newest_state[""] = self._newest_state[_changed_state(command, event.result.output)] = event.at
+        elif not failed and (asked := _REPOSITORY.match(command)):
+            self._repository.pop(asked[1], None)
+            self._newest_state[asked[1]] = event.at
 
     def note_failed_call(self, event: ToolUse, about: str) -> None:
         """Note a call of a tool that is not a command."""
@@ -149,12 +183,20 @@ class Runs:
         if _SHARED_STATE.search(command):
             self._repository.clear()  # what was shown before no longer holds
             lines = [line for line in output.split("\n")[-8:] if line.strip() and not _NO_OUTPUT.fullmatch(line)]
+            name = _changed_state(command, output)
+            if name.startswith(BRANCH):  # the line that names the branch
+                lines += [line for line in output.split("\n")[:MAX_STATUS_LINES] if _SWITCHED.match(line)][:1]
             answer = f" → {quoted(one_line(lines[-1], 140), 140)}" if lines else ""
-            self._items.add(STATE, event.at, as_code(command, MAX_COMMAND) + answer, 6 + 2 * recency, partial=True)
+            item = self._items.item(
+                STATE, event.at, as_code(command, MAX_COMMAND) + answer, 6 + 2 * recency, partial=True
+            )
+            self._states.append((name, item))
+            self._newest_state[""] = self._newest_state[name] = event.at
         elif lasting:
             return True
         elif asked := _REPOSITORY.match(command):
             self._repository[asked[1]] = (event.at, command, output)
+            self._newest_state[asked[1]] = event.at
         elif speaks_of_tests(output) and (totals := test_totals(output)):
             text = f"Passed: {as_code(command, MAX_COMMAND)} → {quoted(one_line(totals[-1], 140), 140)}"
             self._passes[key] = self._items.item(RUNS, event.at, text, 1.5 + 2 * recency, partial=True)
@@ -189,6 +231,8 @@ class Runs:
 
     def finish(self, changed_at: Mapping[str, float], last_edit: float) -> None:
         """Add the state of the repository, what failed, whether it still does, and what passed."""
+        self._items.all = [item for item in self._items.all if not self._is_overtaken(item)]
+        self._items.all += [item for name, item in self._states if not name or item.at >= self._newest_state[name]]
         for at, command, output in self._repository.values():
             if state := _repository_state(output, is_current=at > last_edit):
                 text = f"{as_code(command, MAX_COMMAND)} showed: {quoted(one_line(state, MAX_STATUS), MAX_STATUS)}"
@@ -197,6 +241,16 @@ class Runs:
         for key, item in self._passes.items():
             if not self._runs[key][1]:
                 self._items.all.append(item)
+
+    def _is_overtaken(self, item: Item) -> bool:
+        """Return whether an earlier pass wrote an item on a state that a later command changed or showed again."""
+        if item.section != STATE or item.at >= 0 or (stated := _STATED.fullmatch(item.text)) is None:
+            return False
+        if not stated["shows"]:
+            name = _changed_state(stated["command"], stated["answer"])
+            return bool(name) and name in self._newest_state
+        asked = _REPOSITORY.match(stated["command"])
+        return "" in self._newest_state or (asked is not None and asked[1] in self._newest_state)
 
     def _add_failures(self, changed_at: Mapping[str, float]) -> None:
         """Add what failed and whether it still does."""
@@ -244,6 +298,21 @@ def _repository_state(output: str, *, is_current: bool) -> str:
         files = next((number for number, line in enumerate(lines) if line.endswith(":")), len(lines))
         lines = lines[:files]
     return " / ".join(lines)
+
+
+def _changed_state(command: str, output: str) -> str:
+    """Name what a command changed so that the next change overtakes it: the branch, or the same command again.
+
+    Empty for what lasts, such as a commit.
+    """
+    if command.endswith("…") or len(command) > MAX_COMMAND:
+        return ""
+    if _SWITCHES.search(command) and (_MAKES_BRANCH.search(command) or _SWITCHED.search(output)):
+        if all(map(_BESIDE_SWITCH.fullmatch, re.split(r"&&|[;|\n]", command))):
+            folder = _FOLDER.match(command)
+            return f"{BRANCH}{folder[1] or folder[2]}" if folder else BRANCH
+        return ""
+    return "" if _COMMIT.search(command) else one_line(command, MAX_COMMAND).replace("`", "'")
 
 
 def changes_shared_state(command: str) -> bool:
