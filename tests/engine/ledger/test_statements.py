@@ -195,6 +195,17 @@ class TestRefusals:
         assert written(messages, CHANGES) == written(messages, RUNS) == []
         assert written(messages, USER)[1] == 'The user refused do `src/a.py`. The user said: "keep the old flag"'
 
+    def test_a_refused_edit_says_what_it_would_have_changed(self) -> None:
+        edit = {"file_path": "a.go", "old_string": "limit := 40", "new_string": "limit := 80"}
+        [said] = written(did(edit, "Rejected by user", name="Edit", failed=True), USER)
+        assert said == "The user refused Edit `a.go` (`limit := 80`, replacing `limit := 40`), without a reason"
+        long = {
+            "file_path": "a.go",
+            "content": "\n".join(f"func part{n}(first, second string) error {{" for n in range(9)),
+        }
+        [said] = written(did(long, "Rejected by user", name="Write", failed=True), USER)
+        assert "(9 lines: `func part0(first, second string) error {`" in said and len(said) < 240
+
     def test_words_after_a_refusal_are_its_reason(self) -> None:
         refused = did(
             {"file_path": "a.md"}, "The user doesn't want to proceed with this tool use.", name="Edit", failed=True

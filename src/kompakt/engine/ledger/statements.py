@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from kompakt.engine.ledger import conversation
 from kompakt.engine.ledger.changed_files import ChangedFiles, FileEdit, edit_of
 from kompakt.engine.ledger.events import RECENT_EVENTS, THOUGHT, Event, Spoken, ToolUse, with_actions
-from kompakt.engine.ledger.excerpts import PASSAGE, as_code, flat, harmless, passages, quoted, substance
+from kompakt.engine.ledger.excerpts import PASSAGE, as_code, flat, harmless, one_line, passages, quoted, substance
 from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, refusal
 from kompakt.engine.ledger.extract.tasks import ACTIVE, OPEN, Tasks, is_task
 from kompakt.engine.ledger.items import (
@@ -36,6 +36,9 @@ from kompakt.engine.ledger.speech import Speech
 
 UNDONE_VALUE = 9
 """Value of a line that says what was not run, committed or pushed: a reader can only guess it otherwise."""
+
+MAX_REFUSED_CHANGE = 160
+"""Characters kept of what an edit that the user refused would have changed."""
 
 MIN_OLD_SPEECH = 200
 """Characters of a text of the assistant that is not among the recent events."""
@@ -106,9 +109,14 @@ class Statements:
             return False
         if refused is None:
             return True
-        what = effect.command or next((path for _, path in effect.files), None) or flat(dict(effect.fields), 200)
+        path = next((path for _, path in effect.files), None)
+        what = effect.command or path or flat(dict(effect.fields), 200)
+        change = edit_of(effect.fields, path).note if path is not None and effect.command is None else ""
+        if change:
+            change = one_line(change, MAX_REFUSED_CHANGE)
+            change = f" ({change}{'`' * (change.count('`') % 2)})"
         said = f". The user said: {quoted(refused, 600)}" if refused else "" if is_explained else ", without a reason"
-        text = f"The user refused {harmless(event.call.name)} {as_code(what, 160)}{said}"
+        text = f"The user refused {harmless(event.call.name)} {as_code(what, 160)}{change}{said}"
         self._items.add(USER, event.at, text, 12)
         return False
 
