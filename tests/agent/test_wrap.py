@@ -270,6 +270,42 @@ def test_a_store_saves_the_conversation(server: Seen) -> None:
     asyncio.run(main())
 
 
+def test_parallel_requests_with_one_history_are_all_answered_and_saved_once(server: Seen) -> None:
+    async def main() -> None:
+        store = await open_store("memory:")
+        commit = store.records.commit
+
+        async def slow(*given: Any, **options: Any) -> bool:
+            await asyncio.sleep(0.01)
+            return await commit(*given, **options)
+
+        store.records.commit = slow
+        async with wrap(async_clients(server.url)["openai"], budget=BUDGET, store=store) as client:
+            asked = [client.chat.completions.create(model="gpt-5", messages=LONG) for _ in range(4)]
+            await asyncio.gather(*asked)
+        (saved,) = [session async for session in store.sessions()]
+        exported: Any = await saved.export(view="full")
+        assert exported["messages"] == LONG
+
+    asyncio.run(main())
+
+
+def test_a_request_is_sent_while_the_store_is_unavailable(server: Seen, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        store = await open_store("memory:")
+
+        async def failing(*_: Any, **__: Any) -> bool:
+            raise kompakt.StoreUnavailable("the disk is full")
+
+        store.records.commit = failing
+        async with wrap(async_clients(server.url)["openai"], budget=BUDGET, store=store) as client:
+            await client.chat.completions.create(model="gpt-5", messages=LONG)
+
+    asyncio.run(main())
+    assert len(history(server.body)) < len(LONG)
+    assert "compacted history not saved in the store: the disk is full" in caplog.text
+
+
 def test_unsupported_clients_are_rejected(server: Seen) -> None:
     with pytest.raises(UsageError, match="cannot be wrapped"):
         wrap(object())

@@ -21,7 +21,7 @@ from kompakt.api import Compaction
 from kompakt.engine.compaction.policies import Policy, with_summarizer
 from kompakt.engine.pivot.pivot import Summarizer
 from kompakt.engine.strategies import OverflowByRounds
-from kompakt.errors import DoesNotFit, InputError, Overflowed, UsageError
+from kompakt.errors import DoesNotFit, InputError, Overflowed, StoreError, UsageError
 from kompakt.model.budget import Budget
 from kompakt.model.groups import is_request
 from kompakt.model.json import as_object, decode
@@ -267,14 +267,17 @@ def _unchanged(body: JsonObject, error: DoesNotFit | InputError) -> JsonObject:
 
 
 async def _save(body: JsonObject, format: str, store: Store) -> None:
-    """Save a history in the session named after its first messages; a history that diverges gets another session."""
+    """Save a history in the session named after its first messages; a history that diverges gets another session.
+
+    The caller's request is sent whatever becomes of the store.
+    """
     history = api.parse(body, format)
     first = next((at for at, message in enumerate(history) if is_request(message)), 0)
     first_messages = "".join(digest(message).hex()[:8] for message in history.messages[first : first + 2])
     try:
         await store.save(f"wrapped-{format}-{first_messages}", history)
-    except UsageError as error:
-        _log.warning("not saved: %s", error)
+    except (StoreError, UsageError) as error:
+        _log.warning("compacted history not saved in the store: %s", error)
 
 
 def _body(body: Mapping[str, Any]) -> JsonObject:
