@@ -19,10 +19,11 @@ from tests.fleet.policies import MARK, Deadly, with_step
 from tests.histories.plain import build
 
 import kompakt
+from kompakt import Policy
 from kompakt.errors import UsageError
 from kompakt.fleet import FleetRow, FleetSummary, StoreSelection, rows, run
 from kompakt.fleet.jobs import LOST, FleetSettings, Variant
-from kompakt.fleet.local import run_serially
+from kompakt.fleet.local import WorkerFailure, run_serially
 from kompakt.fleet.output import parts
 from kompakt.fleet.run import pending
 from kompakt.fleet.sources import items_in
@@ -130,6 +131,21 @@ class TestKilledWorkers:
         errors = {row.id: row.error for row in rows(tmp_path / "out")}
         assert {id: error for id, error in errors.items() if error} == {"01.json": LOST, "04.json": LOST}
         assert len(errors) == 6
+
+    def test_a_policy_that_cannot_be_sent_to_workers_is_refused_at_once(self, tmp_path: Path) -> None:
+        source = write_bodies(tmp_path / "in", 1)
+        policy = Policy("mine", (lambda context: False,))  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=r"policy 'mine' cannot be sent to worker processes: .*lambda"):
+            run("compact", source, tmp_path / "out", policies=policy, budgets=BUDGET, workers=1)
+        assert not (tmp_path / "out").exists()
+
+    def test_a_job_ends_when_its_workers_cannot_be_started(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source = write_bodies(tmp_path / "in", 1)
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+        with pytest.raises(WorkerFailure, match=r"a worker cannot run: FileNotFoundError: .*missing"):
+            run("check", source, tmp_path / "out", workers=1)
 
     def test_workers_end_with_the_job(self, tmp_path: Path) -> None:
         """Also when the job is interrupted while they work."""

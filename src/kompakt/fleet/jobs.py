@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, NamedTuple, TypeVar
@@ -15,7 +16,7 @@ import msgspec
 
 from kompakt import api, files
 from kompakt.engine.compaction.policies import AnyPolicy
-from kompakt.errors import DoesNotFit, KompaktError, UnknownFormat
+from kompakt.errors import DoesNotFit, KompaktError, UnknownFormat, UsageError
 from kompakt.evals.case import EvalCase, case_at, cuts, record
 from kompakt.evals.measures.retention import UNFIT, compact_case
 from kompakt.evals.measures.score import ResultRow
@@ -70,6 +71,23 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
     def policy(self, variant: Variant) -> AnyPolicy:
         """Return the policy of a variant."""
         return self.policies.get(variant.policy or "", variant.policy or "default")
+
+
+def pickled(settings: FleetSettings) -> bytes:
+    """Return settings as a worker process gets them.
+
+    Raises:
+        UsageError: a policy cannot be pickled.
+    """
+    for name, policy in settings.policies.items():
+        try:
+            pickle.dumps(policy)
+        except Exception as error:  # noqa: BLE001 — a policy may contain anybody's objects, which raise anything
+            raise UsageError(
+                f"policy {name!r} cannot be sent to worker processes: {error}; use classes and functions at the top "
+                "level of a module, not lambdas or local ones"
+            ) from None
+    return pickle.dumps(settings)
 
 
 class FleetSession(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from contextlib import closing, suppress
 from typing import IO, Any
 
 from kompakt.errors import KompaktError
-from kompakt.fleet.jobs import LOST, FleetSettings, FleetTask, JobRunner, failed_rows, quiet
+from kompakt.fleet.jobs import LOST, FleetSettings, FleetTask, JobRunner, failed_rows, pickled, quiet
 from kompakt.fleet.rows import FleetRow
 
 TRIES = 2
@@ -50,6 +50,7 @@ def run_local(tasks: Sequence[FleetTask], settings: FleetSettings, workers: int)
     Closing the generator ends the workers at once.
 
     Raises:
+        UsageError: a policy cannot be sent to a worker.
         WorkerFailure: a worker cannot start.
     """
     pool = _Pool(tasks, settings)
@@ -75,6 +76,7 @@ class _Pool:
     def __init__(self, tasks: Sequence[FleetTask], settings: FleetSettings) -> None:
         self.results: queue.SimpleQueue[list[FleetRow] | WorkerFailure] = queue.SimpleQueue()
         self._settings = settings
+        self._packed = pickled(settings)
         self._tasks = iter(tasks)
         self._lock = threading.Lock()
         self._processes: set[subprocess.Popen[bytes]] = set()
@@ -117,6 +119,8 @@ class _Pool:
                 self.results.put(failed_rows(task, self._settings, LOST) if rows is None else rows)
         except WorkerFailure as failure:
             self.results.put(failure)
+        except Exception as error:  # noqa: BLE001 — the driver would wait for ever for a thread that ends without a result
+            self.results.put(WorkerFailure(f"a worker cannot run: {type(error).__name__}: {error}"))
         finally:
             if process is not None:
                 self._end(process, patience=0 if self._closed else PATIENCE)
@@ -134,7 +138,7 @@ class _Pool:
                 start_new_session=True,  # Ctrl-C in a terminal goes to the driver only, which ends the workers
             )
             self._processes.add(process)
-        if _exchange(process, self._settings) != _READY:
+        if _exchange(process, self._packed) != _READY:
             self._end(process)
             raise WorkerFailure(f"a worker process cannot start: it ended with code {process.returncode}")
         return process
@@ -195,7 +199,7 @@ def serve() -> None:
     os.dup2(2, 1)  # what a strategy prints must not mix with the answers
     requests = sys.stdin.buffer
     quiet()
-    with suppress(EOFError, BrokenPipeError), closing(JobRunner(receive(requests))) as runner:
+    with suppress(EOFError, BrokenPipeError), closing(JobRunner(pickle.loads(receive(requests)))) as runner:
         send(answers, _READY)
         while True:  # until the driver has ended
             send(answers, runner.run(receive(requests)))

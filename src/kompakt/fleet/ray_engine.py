@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from kompakt.errors import UsageError
-from kompakt.fleet.jobs import LOST, FleetSettings, FleetTask, JobRunner, failed_rows, quiet
+from kompakt.fleet.jobs import LOST, FleetSettings, FleetTask, JobRunner, failed_rows, pickled, quiet
 from kompakt.fleet.local import WorkerFailure
 from kompakt.fleet.rows import FleetRow, arrow
 from kompakt.version import __version__, install_command
@@ -196,7 +196,7 @@ def _run_pass(
         warnings.simplefilter("ignore", DeprecationWarning)
         dataset = ray.data.from_items(packed, override_num_blocks=count).map_batches(
             RayWorker,
-            fn_constructor_args=(pickle.dumps(settings), __version__),
+            fn_constructor_args=(pickled(settings), __version__),
             batch_format="pyarrow",
             batch_size=None,
             num_cpus=cpus,

@@ -14,7 +14,7 @@ import msgspec
 
 from kompakt.engine.compaction.policies import BUILT_IN, AnyPolicy, Policy
 from kompakt.errors import UsageError, nearest
-from kompakt.fleet.jobs import FleetSettings, FleetTask, Variant
+from kompakt.fleet.jobs import FleetSettings, FleetTask, Variant, pickled
 from kompakt.fleet.local import run_local
 from kompakt.fleet.output import LIGHT, FleetManifest, FleetOutput, FleetRun, arrow, now, read_rows, versions
 from kompakt.fleet.rows import FleetRow, JobName, RowKey
@@ -65,7 +65,8 @@ def run(
     failed again. ``progress`` is called with finished inputs, their total, and the errors so far.
 
     Raises:
-        UsageError: an argument is not possible, the folder has rows of another job, or pyarrow is not installed.
+        UsageError: an argument is not possible, a policy cannot be pickled, the folder has rows of another job, or
+            pyarrow is not installed.
     """
     if job not in get_args(JobName):
         raise UsageError(f"unknown job {job!r}; {nearest(str(job), get_args(JobName))}")
@@ -92,6 +93,7 @@ def run(
         write_back=write_back,
         store=selection,
     )
+    pickled(settings)  # before anything is written
     variants = _variants(job, list(named), budgets)
     if engine == "ray":
         from kompakt.fleet import ray_engine  # late: importing Ray takes seconds
