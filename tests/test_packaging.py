@@ -47,7 +47,7 @@ class TestExtras:
 
     def test_the_demo_installs_what_the_readme_installs(self) -> None:
         """After `make demo`, the next steps of the README need no second installation."""
-        (readme,) = re.findall(r"^pip install -q '\.\[(.*)\]'$", (ROOT / "README.md").read_text(), re.MULTILINE)
+        (readme,) = re.findall(r"^pip install (?:-q )?'\.\[(.*)\]'$", (ROOT / "README.md").read_text(), re.MULTILINE)
         (makefile,) = re.findall(r"install_packages\.py kompakt .*'\.\[(.*)\]'", (ROOT / "Makefile").read_text())
         assert set(makefile.split(",")) == set(readme.split(",")) >= {"mcp", "gateway"}
 
@@ -90,19 +90,17 @@ class TestInstallCommand:
 
     def test_a_clone_that_runs_in_place(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         clone = self.make_clone(place)
-        assert version.install_command("fleet") == "pip install -e './clone[fleet]'"
-        monkeypatch.chdir(clone)
-        assert version.install_command("fleet") == "pip install -e '.[fleet]'"
-        assert version.install_command() == "pip install -e ."
-        monkeypatch.chdir(place / "bin")
-        assert version.install_command("fleet") == f"pip install -e '{clone}[fleet]'"
+        for folder in (place, clone, place / "bin"):
+            monkeypatch.chdir(folder)
+            assert version.install_command("fleet") == f"pip install -e '{clone}[fleet]'"
+            assert version.install_command() == f"pip install -e {clone}"
 
     def test_a_copy_of_a_clone(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """As in the README: `pip install '.[mcp,gateway]'`."""
         source = place / "a clone"
         source.mkdir()
         self.made_from({"url": source.as_uri(), "dir_info": {}}, monkeypatch)
-        assert version.install_command("fleet") == "pip install './a clone[fleet]'"
+        assert version.install_command("fleet") == f"pip install '{source}[fleet]'"
         source.rmdir()
         assert version.install_command("fleet") == "pip install 'kompakt[fleet]'"
 
@@ -125,11 +123,48 @@ class TestInstallCommand:
 
     def test_another_pip_on_the_path_is_not_used(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """`.venv/bin/kompakt` without an activated environment, as after `make demo`."""
-        self.make_clone(place)
+        clone, python = self.make_clone(place), place / "bin" / "python"
         monkeypatch.setenv("PATH", "")
-        assert version.install_command("mcp") == "./bin/python -m pip install -e './clone[mcp]'"
+        assert version.install_command("mcp") == f"{python} -m pip install -e '{clone}[mcp]'"
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        assert version.install_command("mcp") == "uv pip install --python ./bin/python -e './clone[mcp]'"
+        assert version.install_command("mcp") == f"uv pip install --python {python} -e '{clone}[mcp]'"
+
+
+class TestOwnProgram:
+    """How hints name kompakt: as the shell finds it, else with its full path."""
+
+    @pytest.fixture
+    def program(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """Make an environment with the program, which is not on the path."""
+        program = tmp_path / "an environment" / "bin" / "kompakt"
+        program.parent.mkdir(parents=True)
+        program.write_text("")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program.with_name("python")))
+        monkeypatch.setattr(sys, "argv", ["/somewhere/src/kompakt/__main__.py"])
+        monkeypatch.setenv("PATH", str(tmp_path))
+        return program
+
+    def test_the_full_path_if_it_is_not_on_the_path(self, program: Path) -> None:
+        assert version.own_program() == f"'{program}'"
+
+    def test_the_name_if_the_shell_finds_this_installation(
+        self, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also through a link, as pipx and uv make it; another installation is not this one."""
+        other = tmp_path / "kompakt"
+        other.write_text("")
+        other.chmod(0o755)
+        assert version.own_program() == f"'{program}'"
+        other.unlink()
+        other.symlink_to(program)
+        assert version.own_program() == "kompakt"
+        monkeypatch.setenv("PATH", str(program.parent))
+        assert version.own_program() == "kompakt"
+
+    def test_the_module_if_there_is_no_program(self, program: Path) -> None:
+        program.unlink()
+        assert version.own_program() == f"'{sys.executable}' -m kompakt"
 
 
 class TestPrograms:

@@ -1,16 +1,35 @@
-"""The version, in the one place that the build reads, and the command that adds an extra to this installation."""
+"""The version, in the one place that the build reads, and the commands that start and extend this installation."""
 
 from __future__ import annotations
 
 __version__ = "0.2.0"
 
 
+def own_program() -> str:
+    """Return how a shell starts this installation: ``kompakt`` if that is what it finds, else the full path."""
+    import os  # late, as in the other functions: a hook runs at every tool call, and only messages need these
+    import shlex
+    import shutil
+    import sys
+
+    beside = shutil.which("kompakt", path=os.path.dirname(sys.executable))
+    running = os.path.abspath(sys.argv[0]) if sys.argv else ""
+    is_named = os.path.splitext(os.path.basename(running))[0] == "kompakt" and os.path.isfile(running)
+    program = running if is_named else beside
+    if program is None:
+        return f"{shlex.quote(sys.executable)} -m kompakt"
+    found = shutil.which("kompakt")
+    is_found = found is not None and os.path.realpath(found) == os.path.realpath(program)
+    return "kompakt" if is_found else shlex.quote(program)
+
+
 def install_command(extra: str = "") -> str:
     """Return the shell command that adds an extra to this installation; without one, it adds missing packages.
 
-    It names what kompakt was installed from: a clone, a file, a repository or the package index.
+    It names what kompakt was installed from: a clone, a file, a repository or the package index. Paths are absolute,
+    so the command works in any folder.
     """
-    import shlex  # late, as in the other functions: a hook runs at every tool call, and only errors need these
+    import shlex
 
     source, is_editable = _source()
     name, _, address = source.partition(" @ ")
@@ -28,7 +47,7 @@ def _source() -> tuple[str, bool]:
 
     clone = Path(__file__).parents[2]
     if (clone / "pyproject.toml").exists() and (clone / "src" / "kompakt").exists():
-        return _below(str(clone)), True
+        return str(clone), True
     try:
         origin = json.loads(distribution("kompakt").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
@@ -37,7 +56,7 @@ def _source() -> tuple[str, bool]:
     if "vcs_info" in origin:
         return f"kompakt @ {origin['vcs_info'].get('vcs', 'git')}+{url}", False
     path = Path(unquote(urlsplit(url).path))
-    return (_below(str(path)), False) if url.startswith("file:") and path.exists() else ("kompakt", False)
+    return (str(path), False) if url.startswith("file:") and path.exists() else ("kompakt", False)
 
 
 def _installer() -> str:
@@ -51,18 +70,5 @@ def _installer() -> str:
     found = shutil.which("pip")
     if found is not None and os.path.dirname(os.path.abspath(found)) == os.path.dirname(sys.executable):
         return "pip install"
-    python = shlex.quote(_below(sys.executable))
+    python = shlex.quote(sys.executable)
     return f"{python} -m pip install" if find_spec("pip") is not None else f"uv pip install --python {python}"
-
-
-def _below(path: str) -> str:
-    """Return a path relative to the working directory if it is in there, in a form that pip takes for a path."""
-    import os
-
-    try:
-        folder = os.getcwd()
-    except OSError:  # the working directory was deleted
-        return path
-    if path == folder:
-        return "."
-    return os.path.join(".", os.path.relpath(path, folder)) if path.startswith(os.path.join(folder, "")) else path

@@ -104,7 +104,9 @@ class TestPlugins:
         assert "plugin claude-code" not in states(kom("doctor", "--offline", "--json").out)
         assert kom("install", "claude-code", "--yes").code == 0
         state, detail = states(kom("doctor", "--offline", "--json").out)["plugin claude-code"]
-        assert state == "ok" and "in your own settings; sessions in ~/.local/share/kompakt/sessions.db" in detail
+        place = ".local/share/kompakt/sessions.db"
+        assert state == "ok" and f"in your own settings; sessions in {tmp_path}/own/{place}" in detail
+        assert f"sessions in ~/{place}" in " ".join(kom("doctor", "--offline").out.split())
         (tmp_path / "own" / ".claude" / "settings.json").write_text("{")
         assert states(kom("doctor", "--offline", "--json").out)["plugin claude-code"][0] == "problem"
 

@@ -16,7 +16,7 @@ from tests.cli.store_helpers import Run, put
 from tests.histories import plain
 
 from kompakt import api
-from kompakt.cli.output import wrapped
+from kompakt.cli.output import print_line, wrapped
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7])(?:;\d+)*m")
 ESCAPE = "\x1b"
@@ -53,10 +53,10 @@ class TestWidth:
     def test_a_path_stays_in_one_piece(self, kom: Run) -> None:
         """People copy it: it moves to a line of its own before it is broken."""
         for length in (40, 60, 90):
-            url = f"sqlite:///no/{'f' * length}/agent.db"
-            done = kom("doctor", "--offline", "--store", url)
-            assert url in done.out
-            assert [line for line in too_wide(done.out) if line.strip() != url] == []
+            path = f"no/{'f' * length}/agent.db"
+            done = kom("doctor", "--offline", "--store", f"sqlite:///{path}")
+            assert path in done.out
+            assert [line for line in too_wide(done.out) if line.strip() != path] == []
 
     def test_counts_reports_and_checks(self, kom: Run, tmp_path: Path) -> None:
         file = put(tmp_path / "long.json", {**BODY, "model": "gpt-5"})
@@ -139,6 +139,34 @@ class TestErrors:
         command = f"pip install '/a/{'long/' * 20}path[fleet]'"
         lines = wrapped(f"kompakt: fleet jobs need pyarrow; install it and Ray with: {command}").splitlines()
         assert lines[-1] == f"  {command}" and lines[-2].endswith("with:")
+
+    def test_a_command_with_a_path_has_its_own_line_too(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """As the program is named where it is not on the path."""
+        for program in ("/srv/a/kompakt", "'/srv/a b/kompakt'", "/srv/a/python3.12 -m kompakt"):
+            command = f"{program} doctor --client claude-code"
+            assert wrapped(f"next: run: {command}").splitlines() == ["next: run:", f"  {command}"]
+            print_line("  note     ", f"to test it: {command}")
+            assert capsys.readouterr().out.splitlines()[-1].strip() == command
+
+
+class TestPaths:
+    @pytest.mark.parametrize(
+        ("text", "shown"),
+        [
+            ("/home/me/a.db: deleted", "~/a.db: deleted"),
+            ("sessions are in /home/me", "sessions are in ~"),
+            ("(see /home/me/log)", "(see ~/log)"),
+            ("pip install -e /home/me/clone", "pip install -e ~/clone"),
+            ("pip install '/home/me/clone[mcp]'", "pip install '/home/me/clone[mcp]'"),
+            ("store=/home/me/a.db", "store=/home/me/a.db"),
+            ("/home/me-2/a.db and /srv/home/me/b.db", "/home/me-2/a.db and /srv/home/me/b.db"),
+        ],
+    )
+    def test_the_home_folder_is_a_tilde_where_a_shell_reads_one(
+        self, text: str, shown: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOME", "/home/me")
+        assert wrapped(text) == shown
 
 
 def _in_terminal(command: tuple[str, ...], folder: Path, environment: dict[str, str], *, code: int = 0) -> str:

@@ -127,4 +127,4 @@ def test_a_query_alone_is_not_taken_for_a_file(session: Path) -> None:
 
 def test_uninstall_names_the_command_that_removes_a_plugin() -> None:
     told = run("uninstall", "claude-code")
-    assert told.code == 2 and "kompakt install AGENT --undo" in told.err and "Did you mean" not in told.err
+    assert told.code == 2 and "kompakt install claude-code --undo" in told.err and "Did you mean" not in told.err

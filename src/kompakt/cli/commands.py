@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from kompakt.cli import config
 from kompakt.errors import UsageError, nearest
-from kompakt.version import __version__
+from kompakt.version import __version__, own_program
 
 SHELLS = ("bash", "zsh", "fish", "powershell")
 
@@ -134,7 +134,10 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in ("uninstall", "remove"):
-            raise UsageError(f"there is no command {args[0]!r}; to remove a plugin: kompakt install AGENT --undo")
+            agent = args[1] if len(args) > 1 else "AGENT"
+            raise UsageError(
+                f"there is no command {args[0]!r}; to remove a plugin: {own_program()} install {agent} --undo"
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

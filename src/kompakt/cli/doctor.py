@@ -20,7 +20,7 @@ from kompakt.errors import KompaktError, UsageError
 from kompakt.gateway.outcomes import OUTCOME_HEADER, OUTCOMES, PROTECTED, UNTOUCHED, UNTOUCHED_HEADER
 from kompakt.model.json import indented_json
 from kompakt.model.tokens import Counter
-from kompakt.version import __version__, install_command
+from kompakt.version import __version__, install_command, own_program
 
 if TYPE_CHECKING:
     from kompakt.gateway.config import GatewayConfig, Upstream
@@ -175,7 +175,7 @@ def _report_installation(name: str, *, as_json: bool) -> None:
         return
     plans = installed_plans(agent)
     if not plans:
-        fix = f"the plugin is not installed in {agent}; install it with: kompakt install {agent}"
+        fix = f"the plugin is not installed in {agent}; install it with: {own_program()} install {agent}"
         if name == "claude-code":  # the gateway knows this client as claude
             report = {"client": agent, "works": False, "reason": fix}
             typer.echo(indented_json(report) if as_json else wrapped(fix), nl=not as_json)
@@ -200,7 +200,7 @@ def _report_installation(name: str, *, as_json: bool) -> None:
             for one in checks:
                 print_line(f"  {one.state:<8} {one.what:<22} ", one.detail)
         if name == "claude" or os.environ.get(client_named(name).variable or ""):
-            address = f"kompakt doctor --client {name} --gateway {DEFAULT_GATEWAY}"
+            address = f"{own_program()} doctor --client {name} --gateway {DEFAULT_GATEWAY}"
             typer.echo(wrapped(f"This is about the plugin. To check a gateway: {address}"))
     raise typer.Exit(0 if all(works.values()) else 1)
 
@@ -271,7 +271,9 @@ def _plugins() -> Iterator[Diagnosis]:
             continue
         if scopes:
             store = places.shown_store(places.store_url())
-            detail = f"in {' and '.join(scopes)}; sessions in {store}; to test it: kompakt doctor --client {agent}"
+            detail = (
+                f"in {' and '.join(scopes)}; sessions in {store}; to test it: {own_program()} doctor --client {agent}"
+            )
             yield Diagnosis(f"plugin {agent}", "ok", detail)
 
 
@@ -305,11 +307,11 @@ def _store(settings: GatewayConfig, *, offline: bool) -> Diagnosis:
     from kompakt.store import store_url
 
     url = store_url(settings.store)
-    shown = without_password(url)
     path = url.removeprefix("sqlite:///")
+    shown = without_password(url) if path == url else path
     if path != url and path and not Path(path).exists():
         if url == default_store():
-            return Diagnosis("store", "note", f"{shown} does not exist yet; `kompakt serve` creates it")
+            return Diagnosis("store", "note", f"{shown} does not exist yet; `{own_program()} serve` creates it")
         return Diagnosis("store", "problem", f"{shown} does not exist yet; `serve` and `session import` create it")
     if offline and path == url and not url.startswith("memory:"):
         return Diagnosis("store", "note", f"{shown} was not checked (--offline)")
@@ -446,7 +448,7 @@ def probe(name: str, *, url: str | None = None, model: str | None = None, key: s
     try:
         answer = httpx.post(base + path, json=body, headers=headers, timeout=PROBE_TIMEOUT, trust_env=False)
     except httpx.HTTPError as error:
-        reason = f"nothing answers at {base} ({type(error).__name__}); start the gateway with `kompakt serve`"
+        reason = f"nothing answers at {base} ({type(error).__name__}); start the gateway with `{own_program()} serve`"
         return ProbeResult(client=name, url=base, protected=False, because=reason)
     except httpx.InvalidURL as error:
         raise UsageError(f"{base!r} is not a valid URL: {error}") from None

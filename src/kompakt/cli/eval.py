@@ -11,6 +11,7 @@ import typer
 from kompakt.cli.input import AsJson, folder, option
 from kompakt.cli.output import console, table
 from kompakt.errors import UsageError
+from kompakt.version import own_program
 
 if TYPE_CHECKING:
     from kompakt.agent.client import ChatClient
@@ -258,7 +259,7 @@ def _write_exam(settings: ExamSettings, writer: ChatClient | None) -> None:
         asyncio.run(work(bar))
     typer.echo(
         f"{settings.out}/reader has contexts, questions and instructions. Put the answers into "
-        f"{settings.out}/answers/CONDITION.json, then run: kompakt eval --score {settings.out}",
+        f"{settings.out}/answers/CONDITION.json, then run: {own_program()} eval --score {settings.out}",
         err=True,
     )
 
@@ -299,7 +300,7 @@ def _score_exam(out: Path, exam: Path | None, *, as_json: bool) -> None:
     if not found.has_grades:
         typer.echo(
             f"{out}/grader has a sheet of shuffled answers and instructions. Put the grades into {out}/grades.json, "
-            f"then run: kompakt eval --score {out}",
+            f"then run: {own_program()} eval --score {out}",
             err=True,
         )
         return

@@ -17,6 +17,7 @@ from kompakt.hosts import claude_code_settings, codex_settings, places, shim_set
 from kompakt.hosts import install as installation
 from kompakt.hosts.install import HostPlan, PlannedChange, Scope
 from kompakt.model.json import indented_json
+from kompakt.version import own_program
 
 if TYPE_CHECKING:
     from kompakt.hosts.erasure import ErasurePlan
@@ -123,12 +124,13 @@ def _say(*texts: str) -> None:
 def _say_done(plan: HostPlan, *, undo: bool, erase: bool) -> None:
     if not undo:
         _say(f"kompakt was installed into {plan.agent} ({WHERE[plan.scope]})")
-        _say(f"next: restart {plan.agent} and run: kompakt doctor --client {plan.agent}")
+        _say(f"next: restart {plan.agent} and run: {own_program()} doctor --client {plan.agent}")
         return
     _say(f"kompakt was removed from {plan.agent} ({WHERE[plan.scope]})", *_elsewhere(plan))
     if not erase:
         store = places.shown_store(places.store_url())
-        _say(f"note: recorded sessions stay in {store}; to delete them: kompakt install {plan.agent} --undo --erase")
+        erasing = f"{own_program()} install {plan.agent} --undo --erase"
+        _say(f"note: recorded sessions stay in {store}; to delete them: {erasing}")
 
 
 def _elsewhere(plan: HostPlan) -> list[str]:
@@ -147,15 +149,14 @@ def _show(needed: list[PlannedChange], plan: HostPlan, *, undo: bool, with_diff:
     for change in needed if with_diff else ():
         _show_diff(change)
     for change in needed:  # below the diffs, which may be longer than the terminal
-        path = places.short_path(change.path)
-        _say(f"{path}: {change.summary}{f' ({change.note})' if undo else ''}")
+        _say(f"{change.path}: {change.summary}{f' ({change.note})' if undo else ''}")
     _say(*(f"note: {note}" for note in (() if undo or not needed else plan.notes)))
 
 
 def _show_diff(change: PlannedChange) -> None:
     typer.echo(change.diff.encode("utf-8", "replace"), nl=False)
     if change.is_shown_indented:
-        _say(f"note: {places.short_path(change.path)} has long lines; they are shown with line breaks and stay as long")
+        _say(f"note: {change.path} has long lines; they are shown with line breaks and stay as long")
 
 
 def _plan_erasure(agent: str) -> ErasurePlan:

@@ -6,6 +6,7 @@ terminal. Rich and `NO_COLOR`, `TERM` and `COLUMNS` decide about colours and wid
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -34,8 +35,9 @@ _MIN_DETAIL = 20
 _INDENT = 11
 """Columns before a text that begins below its label."""
 
-_COMMAND_AT_END = re.compile(r"(?<=:) ((?:pip|uv|pipx|python3?|kompakt) [^;]+)$")
-"""A command after a colon at the end of a message."""
+_PROGRAM = r"(?:pip|uv|pipx|python[\d.]*|kompakt)"
+_COMMAND_AT_END = re.compile(rf"(?<=:) ((?:(?:\S*/)?{_PROGRAM}|'[^']*/{_PROGRAM}') [^;]+)$")
+"""A command after a colon at the end of a message; its program may have a path, which is quoted if it has spaces."""
 
 
 def console(*, err: bool = False) -> Console:
@@ -61,8 +63,9 @@ def print_line(label: str, detail: str) -> None:
     """Print a label and a text that continues below itself where the line is full.
 
     A path is never broken, because people copy it. If it does not fit beside the label, or if little would, the text
-    begins below and uses the whole line.
+    begins below and uses the whole line. A command at the end has a line of its own, as in ``wrapped``.
     """
+    detail, command = _split_command(with_short_paths(detail))
     columns, longest = shutil.get_terminal_size().columns, max(map(len, detail.split()), default=0)
     beside = max(_MIN_DETAIL, columns - len(label))
     is_beside = len(detail) <= beside or (longest <= beside and len(label) <= columns // 2)
@@ -71,14 +74,29 @@ def print_line(label: str, detail: str) -> None:
     lines = textwrap.wrap(detail, width, break_on_hyphens=False, break_long_words=False) or [""]
     below = textwrap.indent("\n".join(lines), " " * indent)
     typer.echo(label + below.lstrip() if is_beside else f"{label.rstrip()}\n{below}")
+    if command:
+        typer.echo(f"{' ' * max(0, min(_INDENT, columns - len(command)))}{command}")
 
 
 def wrapped(text: str) -> str:
     """Wrap a message for the terminal. A command at its end gets a line of its own, which can be copied."""
-    command = _COMMAND_AT_END.search(text)
-    before = text[: command.start()] if command else text
+    before, command = _split_command(with_short_paths(text))
     lines = textwrap.wrap(before, shutil.get_terminal_size().columns, break_on_hyphens=False, break_long_words=False)
-    return "\n".join([*lines, *([f"  {command[1]}"] if command else ())])
+    return "\n".join([*lines, *([f"  {command}"] if command else ())])
+
+
+def _split_command(text: str) -> tuple[str, str]:
+    """Return a message and the command at its end; empty if it has none."""
+    found = _COMMAND_AT_END.search(text)
+    return (text[: found.start()], found[1]) if found else (text, "")
+
+
+def with_short_paths(text: str) -> str:
+    """Write paths in the home folder with ``~``, where a shell reads them like that: not after a quote or ``=``."""
+    home = os.path.expanduser("~")
+    if home in ("~", os.sep):
+        return text
+    return re.sub(rf"(?<![^\s(]){re.escape(home)}(?![^/\s,;:)])", "~", text)
 
 
 # --- progress ----------------------------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ from kompakt.errors import StoreDamaged, UsageError
 from kompakt.hosts.places import shown_store
 from kompakt.model.messages import History, Marker
 from kompakt.model.references import References
+from kompakt.version import own_program
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -173,7 +174,7 @@ def list_all(store: StoreOptions, as_json: AsJson = False) -> None:
         _show_list(rows)
     else:
         typer.echo(f"no sessions in {shown_store(store.url)}{_of_tenant(store.tenant)}", err=True)
-        typer.echo("add one with: kompakt session import FILE; or name another store with --store", err=True)
+        typer.echo(f"add one with: {own_program()} session import FILE; or name another store with --store", err=True)
 
 
 def _of_tenant(tenant: str) -> str:

@@ -34,6 +34,7 @@ from kompakt.gateway.http.limits import protocol
 from kompakt.gateway.http.metrics import share_metrics
 from kompakt.gateway.tenants import is_loopback
 from kompakt.gateway.workers import Supervisor, WorkerAssignment, WorkerChannel
+from kompakt.version import own_program
 
 _log = logging.getLogger("kompakt.gateway")
 
@@ -302,7 +303,7 @@ def _print_banner(settings: GatewayConfig, port: int) -> None:
     workers = f"{settings.workers} workers, " if settings.workers > 1 else ""
     lines = [f"kompakt gateway on {base}, {workers}store {without_password(settings.store)}; client settings:"]
     lines += [f"  {line}" for line in client_settings(settings, base)]
-    lines.append(f"check a client: kompakt doctor --client claude --gateway {base}")
+    lines.append(f"check a client: {own_program()} doctor --client claude --gateway {base}")
     if not is_loopback(settings.host) and not settings.keys and settings.tenant_header is None:
         lines.append(
             f"warning: {settings.host} is open to the network without keys: anybody who can connect can use it; "

@@ -128,7 +128,7 @@ def _check_compaction(agent: str, command: str) -> Iterator[HostCheck]:
 def _check_file(plan: HostPlan, file: HostFile, change: PlannedChange) -> HostCheck:
     """Check the entries of a file. Those of another installation of kompakt are no problem if they are complete."""
     agent = plan.agent
-    path = places.short_path(file.path)
+    path = file.path
     if not change.is_change:
         return HostCheck(change.note, "ok", f"{path}: entries present")
     found, wanted = file.entries(read_text(file.path)), file.entries((change.after or b"").decode())
@@ -211,5 +211,5 @@ def _check_log() -> HostCheck:
         lines = []
     if not lines:
         return HostCheck("log of hooks", "ok", "no failures")
-    path = places.short_path(places.log_file())
+    path = places.log_file()
     return HostCheck("log of hooks", "note", f"{len(lines)} failures in {path}, the last: {lines[-1]}")

@@ -35,7 +35,7 @@ class ErasurePlan(msgspec.Struct, frozen=True, kw_only=True):
         """Return what is erased, in one line per place."""
         if not self:
             return [f"nothing to erase: there are no recorded sessions of {self.agent}, and no files about them"]
-        folder = places.short_path(places.state_folder())
+        folder = places.state_folder()
         return [
             f"{self.store}: erases {self.sessions:,} sessions of {self.agent}",
             f"{folder}: erases {len(self.files):,} files about them, with the log of hooks",

@@ -27,7 +27,7 @@ import msgspec
 from kompakt import files
 from kompakt.errors import UnreadableFile, UsageError
 from kompakt.hosts import jsonc, places
-from kompakt.version import __version__, install_command
+from kompakt.version import __version__, install_command, own_program
 
 Scope: TypeAlias = Literal["user", "project"]
 
@@ -78,7 +78,7 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def command(self) -> str:
         """Return the command that installs it."""
-        return f"kompakt install {self.agent}{' --project' if self.scope == 'project' else ''}"
+        return f"{own_program()} install {self.agent}{' --project' if self.scope == 'project' else ''}"
 
 
 class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +171,7 @@ def hook_command(agent: str, event: str, scope: Scope) -> str:
 
 def bin_folder() -> str:
     """Return the folder with the programs of this installation."""
-    return places.short_path(Path(sys.executable).parent)
+    return str(Path(sys.executable).parent)
 
 
 def shared_notes(scope: Scope) -> tuple[str, ...]:

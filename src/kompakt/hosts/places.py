@@ -28,12 +28,6 @@ def _home(*names: str) -> str:
     return os.path.join(os.path.expanduser("~"), *names)
 
 
-def short_path(path: object) -> str:
-    """Return a path as people write it: with ``~`` for the home folder."""
-    home, text = _home(""), str(path)
-    return f"~{os.sep}{text[len(home) :]}" if len(home) > 1 and text.startswith(home) else text
-
-
 def store_url() -> str:
     """Return the store of recorded agent sessions: ``KOMPAKT_STORE``, else a SQLite file in the data folder."""
     return os.environ.get("KOMPAKT_STORE") or f"sqlite:///{os.path.join(data_folder(), 'sessions.db')}"
@@ -51,7 +45,7 @@ def without_credentials(url: str) -> str:
 def shown_store(url: str) -> str:
     """Return a store as people name it: the path of a SQLite file, or a URL without credentials."""
     path = url.removeprefix("sqlite:///")
-    return without_credentials(url) if path == url else short_path(path)
+    return without_credentials(url) if path == url else path
 
 
 def make_store_folder(url: str) -> None:
