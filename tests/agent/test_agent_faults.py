@@ -24,14 +24,16 @@ from tests.agent.agent_runs import (
     watched,
 )
 from tests.agent.clients.client_servers import Plan, serving
+from tests.agent.scripted_client import Scripted, calls
 from tests.provider import Provider, empty, garbage, huge, refusing
 from tests.provider.answer import Answer, Call, Seen
 
 from kompakt.agent.agent import Agent
 from kompakt.agent.clients import base as calling
+from kompakt.agent.live_session import LiveSession
 from kompakt.agent.loop import TRIES
 from kompakt.agent.summarizer.llm import LLMSummarizer
-from kompakt.errors import Overflowed, ProviderRefused, ProviderUnavailable
+from kompakt.errors import Overflowed, ProviderRefused, ProviderUnavailable, StoreUnavailable
 from kompakt.events import Answered, Compacted, Recovered, Result
 from kompakt.session.store import open_store
 
@@ -323,3 +325,35 @@ def bad_name() -> Any:
 
     tool.__name__ = "not a name"
     return tool
+
+
+def test_tools_end_with_a_run_that_cannot_save_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The turn lock is free after the run, so no tool of it may go on and write."""
+    started, finished = asyncio.Event(), list[str]()
+
+    async def quick() -> str:
+        """Answer at once."""
+        await started.wait()
+        return "x"
+
+    async def slow() -> str:
+        """Answer later."""
+        started.set()
+        await asyncio.sleep(0.1)
+        finished.append("slow")
+        return "y"
+
+    async def unsaved(*_: Any) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    async def main() -> None:
+        monkeypatch.setattr(LiveSession, "save_result", unsaved)
+        async with Agent(Scripted(calls("quick", "slow"), "Done."), tools=[quick, slow]) as agent:
+            before = asyncio.all_tasks()
+            with pytest.raises(StoreUnavailable):
+                await agent.run("Work.", session="s")
+            assert asyncio.all_tasks() == before
+            await asyncio.sleep(0.2)
+        assert finished == []
+
+    asyncio.run(main())

@@ -1,7 +1,7 @@
 """The loop of an agent run: compact if due, call the model, run the tools, repeat.
 
 Each part completes, and is in the store, before the next one starts. So a run can be interrupted at any point and
-resume_session: completed work is not repeated, and open calls are closed as interrupted.
+resumed: completed work is not repeated, and open calls are closed as interrupted.
 """
 
 from __future__ import annotations
@@ -401,7 +401,10 @@ class Loop:
     # --- tools ----------------------------------------------------------------------------------------------------
 
     async def _run_tools(self, calls: Sequence[ToolCall]) -> None:
-        """Run the called tools concurrently and save each result as soon as it is there."""
+        """Run the called tools concurrently and save each result as soon as it is there.
+
+        If a result cannot be saved, the other tools are cancelled: nothing may be written after the run has ended.
+        """
         for call in calls:
             if call.name == self._recall_tool:
                 continue
@@ -420,7 +423,14 @@ class Loop:
                 self._emit(Answered(call.id, call.name, result.output, result.is_error))
             return result
 
-        results = await asyncio.gather(*map(one, calls))
+        running = [asyncio.ensure_future(one(call)) for call in calls]
+        try:
+            results = await asyncio.gather(*running)
+        except BaseException:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
+            raise
         self.produced += await shielded(self._live.append_results(results))
         self._finished = {}
 
