@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import re
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,7 +28,9 @@ from tests.gateway.payloads import HEADERS, PATHS, STREAMED, answering, events, 
 from tests.gateway.upstreams import Raw, Reply, Upstream, wait_for
 
 from kompakt.errors import UsageError
+from kompakt.gateway import workers
 from kompakt.gateway.config import GatewayConfig
+from kompakt.gateway.workers import Supervisor, WorkerAssignment, WorkerChannel
 
 pytestmark = pytest.mark.xdist_group("workers")
 
@@ -220,3 +226,72 @@ def test_a_store_that_cannot_be_opened_is_reported_once(tmp_path: Path) -> None:
 def test_a_store_in_memory_is_refused() -> None:
     with pytest.raises(UsageError, match=re.escape("choose --store sqlite:///FILE, postgresql://…")):
         GatewayConfig(workers=2, store="memory:")
+
+
+def test_workers_that_start_at_the_same_time_have_their_own_metrics_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files: list[int] = []
+
+    class Process:
+        returncode = None
+
+        async def wait(self) -> int:
+            await asyncio.sleep(60)
+            return 0
+
+    async def start(*_: str, env: dict[str, str], **__: Any) -> Process:
+        files.append(json.loads(env[workers.VARIABLE])["metrics_file"])
+        await asyncio.sleep(0)
+        if len(files) == 4:
+            raise OSError("out of memory")
+        return Process()
+
+    async def main() -> None:
+        settings = GatewayConfig(store=f"sqlite:///{tmp_path / 'w.db'}", workers=3)
+        with socket.socket() as listening:
+            supervisor = Supervisor(settings, listening, {}, lambda: settings)
+            started = await asyncio.gather(*(supervisor._spawn(number) for number in (1, 2, 3)))
+            with pytest.raises(OSError, match="out of memory"):
+                await supervisor._spawn(4)
+            started.append(await supervisor._spawn(4))  # the number of the one that could not start is free
+            for worker in started:
+                worker.close()
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    asyncio.run(main())
+    assert files == [1, 2, 3, 4, 4]
+
+
+def test_a_worker_without_free_file_descriptors_continues(caplog: pytest.LogCaptureFixture) -> None:
+    """The kernel then delivers the message of a connection without the connection."""
+    served: list[socket.socket] = []
+    stopped: list[bool] = []
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        assigned = WorkerAssignment(1, theirs.detach(), "", 1, {})
+        channel = WorkerChannel(assigned, serve=served.append, retire=lambda: None, stop=lambda: stopped.append(True))
+        channel.open()
+        assert ours.recv(1) == workers._READY
+        with ours, socket.socket() as connection:
+            limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+            free = os.dup(connection.fileno())
+            os.close(free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+            try:
+                socket.send_fds(ours, [workers._CONNECTION], [connection.fileno()])
+                await asyncio.sleep(0.05)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert not served and not stopped
+            socket.send_fds(ours, [workers._CONNECTION], [connection.fileno()])
+            await asyncio.sleep(0.05)
+            assert len(served) == 1 and not stopped
+            assert ours.recv(10) == 2 * workers._TAKEN  # the supervisor closes the dropped one, too
+            served[0].close()
+            channel.close()
+
+    with caplog.at_level(logging.ERROR, "kompakt.gateway"):
+        asyncio.run(main())
+    assert "too many open files" in caplog.text

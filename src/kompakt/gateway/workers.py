@@ -123,6 +123,10 @@ class WorkerChannel:
                 self._unconfirmed += 1
                 self._confirm()
                 self._serve(socket.socket(fileno=files[0]))
+            elif message == _CONNECTION:  # no file descriptor was free for it
+                self._unconfirmed += 1
+                self._confirm()
+                _log.error("connection dropped: this worker has too many open files; raise `ulimit -n`")
             elif message == _RETIRE:
                 self._retire()
             else:  # an order to stop, or the supervisor is gone
@@ -224,6 +228,8 @@ class Supervisor:
         """The same, in the order in which they get connections."""
         self._running: set[_Worker] = set()
         """All processes, with those that are retired or not ready yet."""
+        self._files: set[int] = set()
+        """The numbers of the metrics files of all processes, with those that are being started."""
         self._pauses: dict[int, float] = {}
         """Seconds before the next start of a worker that died, by number."""
         self._watches: set[asyncio.Task[None]] = set()
@@ -280,18 +286,23 @@ class Supervisor:
 
     async def _spawn(self, number: int) -> _Worker:
         ours, theirs = socket.socketpair()
-        used = {worker.file for worker in self._running}
-        file = next(one for one in range(1, len(used) + 2) if one not in used)
+        file = next(one for one in range(1, len(self._files) + 2) if one not in self._files)
+        self._files.add(file)  # now, because other workers may be started meanwhile
         given = WorkerAssignment(number, theirs.fileno(), self._metrics, file, self._flags)
         environ = {**os.environ, VARIABLE: msgspec.json.encode(given).decode()}
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *COMMAND,
-                env=environ,
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C in a terminal must reach the supervisor only
-            )
+        try:
+            with theirs:
+                process = await asyncio.create_subprocess_exec(
+                    *COMMAND,
+                    env=environ,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C in a terminal must reach the supervisor only
+                )
+        except BaseException:
+            ours.close()
+            self._files.discard(file)
+            raise
         ours.setblocking(False)
         worker = _Worker(number, file, process, ours)
         self._running.add(worker)
@@ -335,6 +346,7 @@ class Supervisor:
         for connection in worker.close():
             self._watch(asyncio.create_task(self._deliver(connection)))
         forget_process(self._metrics, worker.file)
+        self._files.discard(worker.file)
         if self._stop.is_set() or self._current.get(worker.number) is not worker:
             return
         del self._current[worker.number]
