@@ -278,6 +278,20 @@ class TestOtherJobs:
         ]
         assert all(one.measures["valid"] == 1.0 for one in summary.variants)
 
+    def test_a_session_without_a_training_window_is_finished(self, tmp_path: Path) -> None:
+        source = write_bodies(tmp_path / "in", 1)
+        (source / "short.json").write_text('{"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}]}')
+        seen: list[tuple[int, int]] = []
+        summary = run(
+            "samples", source, tmp_path / "out", budgets=3_000, workers=1,
+            progress=lambda done, total, errors: seen.append((done, total)),
+        )  # fmt: skip
+        assert seen[-1] == (2, 2)
+        (short,) = [row for row in rows(tmp_path / "out") if row.source == "short.json"]
+        assert (short.id, short.error, short.fits, short.payload) == ("short.json", None, None, None)
+        assert (summary.errors, summary.variants[0].errors, summary.variants[0].unfit) == (0, 0, 0)
+        assert run("samples", source, tmp_path / "out", budgets=3_000, workers=1).new_rows == 0
+
     def test_files_have_the_documented_columns(self, tmp_path: Path) -> None:
         source = write_bodies(tmp_path / "in", 1)
         run("samples", source, tmp_path / "out", budgets=3_000, workers=1)

@@ -148,16 +148,15 @@ class JobRunner:
         for session in sessions:
             for place, variant in enumerate(task.variants):
                 found[place] += self._rows(item, digest, session, variant)
+        for rows, variant in zip(found, task.variants, strict=True):
+            if not rows:  # a session without an answer has no training window; without a row it would never be finished
+                rows.append(_blank_row(item, digest, self.settings, variant))
         return [row for rows in found for row in rows]
 
     def _rows(self, item: FleetItem, digest: str, session: FleetSession, variant: Variant) -> list[FleetRow]:
-        blank = FleetRow(
+        blank = msgspec.structs.replace(
+            _blank_row(item, digest, self.settings, variant),
             id=session.id,
-            source=item.source,
-            input_hash=digest,
-            job=self.settings.job,
-            policy=variant.policy,
-            budget=variant.budget,
             format=session.history.format,
             messages=len(session.history) or None,
         )
@@ -313,19 +312,19 @@ class JobRunner:
 def failed_rows(task: FleetTask, settings: FleetSettings, reason: str, *, seconds: float = 0.0) -> list[FleetRow]:
     """Return the rows of a task that has no results."""
     digest = digest_of(task.item)
-    return [
-        FleetRow(
-            id=task.item.source,
-            source=task.item.source,
-            input_hash=digest,
-            job=settings.job,
-            policy=variant.policy,
-            budget=variant.budget,
-            seconds=seconds,
-            error=reason,
-        )
-        for variant in task.variants
-    ]
+    blank = (_blank_row(task.item, digest, settings, variant) for variant in task.variants)
+    return [msgspec.structs.replace(row, seconds=seconds, error=reason) for row in blank]
+
+
+def _blank_row(item: FleetItem, digest: str, settings: FleetSettings, variant: Variant) -> FleetRow:
+    return FleetRow(
+        id=item.source,
+        source=item.source,
+        input_hash=digest,
+        job=settings.job,
+        policy=variant.policy,
+        budget=variant.budget,
+    )
 
 
 # --- sessions of an input ----------------------------------------------------------------------------------------
