@@ -102,6 +102,14 @@ class TestClient:
         assert found(workspace, "some editor") == ["codex", "claude"]
         assert found(workspace, "gemini-cli-mcp-client") == []
 
+    def test_opencode_never_gets_the_session_of_another_agent(self, workspace: Workspace) -> None:
+        """Its client is named ``opencode``; its sessions are those that the plugin noted."""
+        workspace.claude_code("claude", talk(workspace.project).records, at=2_000)
+        assert found(workspace, "opencode") == []
+        path = write(workspace.root / "own.jsonl", talk(workspace.project).records, 1_000)
+        places.note_session("opencode", "own", folder=str(workspace.project), transcript=str(path))
+        assert found(workspace, "opencode") == ["own"]
+
 
 class TestCaller:
     """Several sessions in one folder: the one that waits for the answer of the call is served."""

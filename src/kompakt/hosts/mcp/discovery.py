@@ -31,8 +31,8 @@ MAX_CALLERS = 8
 MAX_SLUG = 200
 """Characters after which Claude Code cuts the name of a project's folder and appends a hash."""
 
-
-AGENTS = ("claude-code", "codex", "gemini-cli", "pi")
+AGENTS = ("claude-code", "codex", "gemini-cli", "opencode", "pi")
+"""Agents with transcripts; their MCP clients have names that contain the first word."""
 
 
 class FoundTranscript(NamedTuple):
