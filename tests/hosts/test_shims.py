@@ -13,7 +13,7 @@ import pytest
 from tests.wire.transcripts.transcript_files import text
 
 import kompakt
-from kompakt.errors import UsageError
+from kompakt.errors import UnreadableFile, UsageError
 from kompakt.hosts import places, recorder, shim_settings, shims
 from kompakt.hosts.install import plan_install
 
@@ -120,6 +120,16 @@ class TestOpencode:
         moved = other.rename(other.parent.parent / "own.sqlite")
         monkeypatch.setenv("OPENCODE_DB", str(moved))
         assert RULE in shims.answer("opencode", "PreCompact", given()).text
+
+    def test_a_session_that_is_in_no_database_is_an_error_for_the_log(self, database: Path) -> None:
+        """It is noted nevertheless, because the database may have it later."""
+        for event in ("SessionStart", "Stop"):
+            with pytest.raises(UnreadableFile, match=r"session 'ses_9' is not in .*opencode\.db; set OPENCODE_DB"):
+                shims.answer("opencode", event, given(session_id="ses_9"))
+        assert [note["session"] for note in places.noted_sessions("/r")] == ["opencode/ses_9"]
+        database.unlink()
+        with pytest.raises(UnreadableFile, match="opencode has no database"):
+            shims.answer("opencode", "Stop", given())
 
 
 class TestPi:

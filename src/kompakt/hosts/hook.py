@@ -23,7 +23,7 @@ MIN_OUTPUT_BYTES = 12_000
 
 
 MAX_SECONDS = {"PostToolUse": 10.0}
-"""Time for an event in which an agent waits for the store. A locked one would block the process for longer."""
+"""Time for an event in which an agent waits for the store. A locked store would block the process for longer."""
 
 OTHER_SECONDS = 25.0
 """Time for other events."""

@@ -45,12 +45,13 @@ def answer(agent: str, event: str, given: dict[str, Any], *, recall: bool = True
     session: str = given["session_id"]
     if event == "PostToolUse":
         return HookResponse(_shortened(agent, given))
-    transcript = opencode_export(session) if agent == OPENCODE else given["transcript_path"]
-    work = events.recording(agent, session, transcript, is_over=event == "Stop")
-    if event == "SessionStart":
+    transcript: str = places.session_file(OPENCODE, session, "json") if agent == OPENCODE else given["transcript_path"]
+    if event == "SessionStart":  # the transcript may come later
         places.note_session(agent, session, folder=given.get("cwd") or os.getcwd(), transcript=transcript)
-        return HookResponse(after=work)
-    if event == "Stop":
+    if agent == OPENCODE:
+        opencode_export(session)
+    work = events.recording(agent, session, transcript, is_over=event == "Stop")
+    if event in ("SessionStart", "Stop"):
         return HookResponse(after=work)
     if event == "Recall":
         from kompakt.hosts import recorder  # late: takes 0.5 s
@@ -108,11 +109,15 @@ def opencode_export(session: str) -> str:
     import msgspec  # late: takes 0.1 s
 
     from kompakt import files
+    from kompakt.errors import UnreadableFile
 
-    found = next((value for path in _databases() if (value := files.opencode_session(path, session))), None)
+    databases = _databases()
+    found = next((value for path in databases if (value := files.opencode_session(path, session))), None)
+    if found is None:
+        where = f"session {session!r} is not in {' or '.join(databases)}" if databases else "opencode has no database"
+        raise UnreadableFile(f"{where}; set OPENCODE_DB if its database is another file")
     path = places.session_file(OPENCODE, session, "json")
-    if found is not None:
-        places.write(path, msgspec.json.encode(found))
+    places.write(path, msgspec.json.encode(found))
     return path
 
 
