@@ -244,6 +244,16 @@ class TestLargeOutputs:
         recorder.record("claude-code", SESSION, str(host.transcript))
         assert outputs_of(MAIN)[0] == LARGE
 
+    def test_the_recorded_session_of_a_sub_agent_has_the_original(self, host: Host) -> None:
+        """The event about the output names the main session."""
+        changed = self.give(host, stdout=LARGE)
+        assert changed is not None
+        records = session_records()
+        records[4]["message"]["content"][0]["content"] = changed["stdout"]
+        host.write(records)
+        recorder.record("claude-code", f"{SESSION}/agent-a1", str(host.transcript), is_over=True)
+        assert outputs_of(f"{MAIN}/agent-a1")[0] == LARGE
+
     @pytest.mark.parametrize("wrap", [str, lambda text: [{"type": "text", "text": text, "annotations": {}}]])
     def test_an_output_of_an_mcp_tool_keeps_its_shape(self, host: Host, wrap: Any) -> None:
         """A string stays a string, and a text block a text block."""

@@ -42,6 +42,9 @@ RECALL_SECONDS = 20.0
 RECALL_TOKENS = 2_000
 """Size of what a search returns."""
 
+SUB_AGENT = "/agent-"
+"""Separates a session and the name of its sub-agent."""
+
 _ATTEMPTS = 5
 """How often a recording is repeated when another process wrote to the same session."""
 
@@ -62,8 +65,9 @@ def record(agent: str, session: str, transcript: str, *, is_over: bool = False, 
             return await save(store)
 
     async def save(store: Store) -> int:
-        originals = await _originals(await store.session(places.outputs_name(agent, session)))
-        history = read_transcript(transcript, originals)
+        # Hooks name the main session when they shorten an output, also in one of its sub-agents.
+        main = await store.session(places.outputs_name(agent, session.partition(SUB_AGENT)[0]))
+        history = read_transcript(transcript, await _originals(main))
         if not is_over:
             history = history.with_messages(_finished(history))
         if len(history):
@@ -131,7 +135,7 @@ async def _append_missing(session: Session, history: History) -> None:
 
 async def _link(store: Store, agent: str, session: str) -> None:
     """Link a sub-agent to its session, so that recall finds both. One that ends first is linked when that is stored."""
-    parent, separator, name = session.partition("/agent-")
+    parent, separator, name = session.partition(SUB_AGENT)
     if separator and await (await store.session(places.session_name(agent, parent))).exists():
         await (await store.session(places.session_name(agent, session))).link(places.session_name(agent, parent))
     elif separator:
