@@ -7,8 +7,8 @@ end of a turn count most, then what the user confirmed; what the user rejected i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise, zip_longest
 
 from kompakt.engine.ledger.events import THOUGHT, Event, Spoken, ToolUse
 from kompakt.engine.ledger.excerpts import (
@@ -176,7 +176,10 @@ class Speech:
         facts = set[str]().union(*map(facts_of, requests))
         self.asked_facts = {fact for fact in facts if not fact.isdigit() or len(fact) >= MIN_ID}
         """Ids in them, such as "db-3", and long numbers."""
-        self._rejected, self._confirmed = _rejected(events), _confirmed(events)
+        self._words = {id(event): user_message(event.text) for event in asked}
+        """What the user wrote in each message."""
+        replies = _replies(events)
+        self._rejected, self._confirmed = _rejected(replies, self._words), _confirmed(replies, self._words)
         self._final = _final_texts(events)
         self._answered = _answered_text(events, is_hidden)
 
@@ -201,7 +204,7 @@ class Speech:
                 said = event.text[opening.end() :] if opening else event.text
                 self._read_assistant(Spoken(event.at, "assistant", said), NEW_SPEECHES + 1, scale=FOREIGN_VALUE)
             return
-        text = user_message(event.text)
+        text = self._words[id(event)]
         is_new = event.at >= self._newest_user
         if question and 0 < len(text) <= MAX_REPLY and not text.endswith("?"):  # "yes" says nothing by itself
             if len(words_of(question) - _ASKS_NOTHING) >= ABOUT_WORDS:
@@ -299,8 +302,8 @@ def _final_texts(events: Sequence[Event]) -> set[int]:
 
 def _answered_text(events: Sequence[Event], is_hidden: Callable[[Event], bool]) -> Spoken | None:
     """Return the hidden text of the assistant that the newest message of the user, which is shown, replies to."""
-    said = [event for event in events if type(event) is not Spoken or event.role != THOUGHT]
-    for before, event in pairwise(reversed(said)):
+    newest_first = (event for event in reversed(events) if type(event) is not Spoken or event.role != THOUGHT)
+    for before, event in pairwise(newest_first):
         if type(before) is Spoken and before.role == "user" and not is_notice(before.text):
             if type(event) is Spoken and event.role == "assistant" and is_hidden(event) and not is_hidden(before):
                 return event
@@ -308,32 +311,34 @@ def _answered_text(events: Sequence[Event], is_hidden: Callable[[Event], bool]) 
     return None
 
 
-def _rejected(events: Sequence[Event]) -> set[int]:
+def _replies(events: Sequence[Event]) -> list[tuple[Spoken, Spoken, Spoken | None]]:
+    """Return the texts of the assistant that the user replied to, each with the reply and with what was said next."""
+    spoken = [event for event in events if type(event) is Spoken and event.role != THOUGHT]
+    return [
+        (said, reply, then)
+        for said, reply, then in zip_longest(spoken, spoken[1:], spoken[2:])
+        if said.role == "assistant" and reply is not None and reply.role == "user"
+    ]
+
+
+def _rejected(replies: Sequence[tuple[Spoken, Spoken, Spoken | None]], words: Mapping[int, str]) -> set[int]:
     """Return the texts of the assistant that the user's next words reject, or that it then takes back itself."""
-    spoken = [event for event in events if type(event) is Spoken and event.role != THOUGHT]
-    found = {id(said) for said, reply in pairwise(spoken) if _is_rejected(said, reply)}
-    for said, reply, answer in zip(spoken, spoken[1:], spoken[2:], strict=False):
-        if (said.role, reply.role, answer.role) == ("assistant", "user", "assistant") and _CONCEDES.match(answer.text):
-            found.add(id(said))
-    return found
-
-
-def _confirmed(events: Sequence[Event]) -> set[int]:
-    """Return the texts of the assistant that the user's next words confirm."""
-    spoken = [event for event in events if type(event) is Spoken and event.role != THOUGHT]
     return {
         id(said)
-        for said, reply in pairwise(spoken)
-        if (said.role, reply.role) == ("assistant", "user") and _CONFIRMS.match(user_message(reply.text))
+        for said, reply, then in replies
+        if _is_rejected(said, words[id(reply)])
+        or (then is not None and then.role == "assistant" and _CONCEDES.match(then.text))
     }
 
 
-def _is_rejected(said: Spoken, reply: Spoken) -> bool:
+def _confirmed(replies: Sequence[tuple[Spoken, Spoken, Spoken | None]], words: Mapping[int, str]) -> set[int]:
+    """Return the texts of the assistant that the user's next words confirm."""
+    return {id(said) for said, reply, _ in replies if _CONFIRMS.match(words[id(reply)])}
+
+
+def _is_rejected(said: Spoken, words: str) -> bool:
     """Return whether the user's next words reject what the assistant said. A short "no" may answer a question."""
-    if (said.role, reply.role) != ("assistant", "user") or is_notice(reply.text):
-        return False
-    text = user_message(reply.text)
-    return _REJECTS.match(text) is not None and (len(text) > MAX_REPLY or not _question(said))
+    return _REJECTS.match(words) is not None and (len(words) > MAX_REPLY or not _question(said))
 
 
 def _question(event: Event) -> str:
