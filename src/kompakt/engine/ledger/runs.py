@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -178,7 +178,7 @@ class Runs:
         Returns whether it did anything but show files.
         """
         assert event.result is not None
-        output, key = event.result.output, _key(command)
+        output = event.result.output
         recency = self._items.recency(event.at)
         if _SHARED_STATE.search(command):
             self._repository.clear()  # what was shown before no longer holds
@@ -199,12 +199,12 @@ class Runs:
             self._newest_state[asked[1]] = event.at
         elif speaks_of_tests(output) and (totals := test_totals(output)):
             text = f"Passed: {as_code(command, MAX_COMMAND)} → {quoted(one_line(totals[-1], 140), 140)}"
-            self._passes[key] = self._items.item(RUNS, event.at, text, 1.5 + 2 * recency, partial=True)
+            self._passes[_key(command)] = self._items.item(RUNS, event.at, text, 1.5 + 2 * recency, partial=True)
         elif quotes(command):
             return False
         elif answer := _answer(event, command, output):
             text = f"Ran {as_code(command, MAX_COMMAND)} → {answer}"
-            self._passes[key] = self._items.item(RUNS, event.at, text, 1.0 + 2 * recency, partial=True)
+            self._passes[_key(command)] = self._items.item(RUNS, event.at, text, 1.0 + 2 * recency, partial=True)
         return True
 
     def _note_failure(self, event: ToolUse, what: str, key: str) -> None:
@@ -382,6 +382,7 @@ class WorkState:
         self._not_run: list[str] = []
         self._not_committed: list[str] = []
         """Files that earlier notes name."""
+        self._calls: list[ToolUse] = []
 
     def read_line(self, line: str) -> bool:
         """Read a line that an earlier pass wrote; return whether it is one."""
@@ -399,35 +400,13 @@ class WorkState:
 
     def note(self, event: ToolUse) -> None:
         """Note a call that was answered and not refused."""
-        assert event.result is not None
-        command = event.effect.command
-        if command is None:
-            if _COMMIT_TOOL.search(event.call.name):
-                self._note_commit(event.at)
-                self._last_push = event.at
-            elif not event.effect.files and not event.effect.searches:
-                self._note_run(event.at)  # a tool of another kind may run something, as a sub-agent does
-            return
-        self._has_shell = True
-        if _COMMIT.search(command) and not has_failed(event.result, event.effect):
-            self._note_commit(event.at)
-        if _PUSH.search(command) and not has_failed(event.result, event.effect):
-            self._last_push = event.at
-        if runs_something(command):
-            self._note_run(event.at)
-
-    def _note_commit(self, at: int) -> None:
-        self._last_commit = at
-        self._not_committed = []
-
-    def _note_run(self, at: int) -> None:
-        self._last_run = at
-        self._not_run = []
+        self._calls.append(event)
 
     def lines(self, edited: Sequence[tuple[float, str]]) -> list[str]:
         """Say what was not done, given when each edited file was last edited; before 0 in a part that is gone."""
         if not edited:
             return []
+        self._read_calls()
         found: list[str] = []
         if not_run := _joined(self._not_run, [path for at, path in edited if at > max(self._last_run, _UNKNOWN)]):
             found.append(NOT_RUN + _listed(not_run))
@@ -439,6 +418,47 @@ class WorkState:
         if self._last_commit >= 0 and self._last_push == _NEVER:
             found.append(NO_PUSH)
         return found
+
+    def _read_calls(self) -> None:
+        """Find the newest run, commit and push. Older calls change nothing, so most are never looked at."""
+        if any(event.effect.command is not None for event in self._calls):
+            self._has_shell = True
+        if (run := _newest(self._calls, _runs)) is not None:
+            self._last_run, self._not_run = run, []
+        if (commit := _newest(self._calls, _commits)) is not None:
+            self._last_commit, self._not_committed = commit, []
+        if (push := _newest(self._calls, _pushes)) is not None:
+            self._last_push = push
+
+
+def _newest(calls: Sequence[ToolUse], does: Callable[[ToolUse], bool]) -> int | None:
+    """Return the position of the newest call that does something; ``None`` if none does."""
+    return next((event.at for event in reversed(calls) if does(event)), None)
+
+
+def _runs(event: ToolUse) -> bool:
+    """Return whether a call runs a program. A tool of another kind may run something, as a sub-agent does."""
+    effect = event.effect
+    if effect.command is not None:
+        return runs_something(effect.command)
+    return not effect.files and not effect.searches and not _COMMIT_TOOL.search(event.call.name)
+
+
+def _commits(event: ToolUse) -> bool:
+    return _records(event, _COMMIT)
+
+
+def _pushes(event: ToolUse) -> bool:
+    return _records(event, _PUSH)
+
+
+def _records(event: ToolUse, pattern: re.Pattern[str]) -> bool:
+    """Return whether a call is a command of a kind that passed, or a tool that commits and pushes."""
+    assert event.result is not None
+    command = event.effect.command
+    if command is None:
+        return _COMMIT_TOOL.search(event.call.name) is not None
+    return pattern.search(command) is not None and not has_failed(event.result, event.effect)
 
 
 def _joined(earlier: Sequence[str], paths: Sequence[str]) -> list[str]:
