@@ -111,6 +111,41 @@ class TestUsersWords:
             'yes (reply to "Should I remove `stage_files()`?")',
         ]
 
+    LISTED = "I see two ways:\n\n1. **Remove the field** - nobody reads it\n2. Display the reason\n\nWhich one?"
+
+    @pytest.mark.parametrize(
+        ("reply", "answered"),
+        [
+            ("2", "2. Display the reason"),
+            ("the second", "2. Display the reason"),
+            ("let's go with option 1, please", "1. Remove the field - nobody reads it"),
+            ("do both please", "1. Remove the field - nobody reads it … 2. Display the reason"),
+        ],
+    )
+    def test_a_choice_is_quoted_with_what_was_chosen(self, reply: str, answered: str) -> None:
+        messages = [user("Clean up."), *NOISE, assistant(Reasoning("Two."), self.LISTED), user(reply), *NOISE]
+        notice = [*messages[:-3], user("[Request interrupted by user]"), *messages[-3:]]
+        for history in (messages, notice):
+            assert written(history, USER) == ["Clean up.", f'{reply} (reply to "{answered}")']
+
+    @pytest.mark.parametrize("reply", ["first, run the linter", "2 files are missing", "all good now", "3"])
+    def test_words_that_choose_nothing_stand_alone(self, reply: str) -> None:
+        messages = [user("Clean up."), *NOISE, assistant(self.LISTED), user(reply), *edited("a.py")]
+        assert written(messages, USER)[1:] == [reply]
+
+    @pytest.mark.parametrize(
+        ("said", "reply", "is_quoted"),
+        [
+            ("Both blocks use the accent colour now.", "no, keep the old one", True),
+            ("That would need a lane for each session.", "that was the idea, yes", True),
+            ("Done.", "no, keep the old one", False),
+            ("Both blocks use the accent colour now.", "make the footer blue", False),
+        ],
+    )
+    def test_a_short_reply_to_a_statement_is_quoted_with_it(self, said: str, reply: str, is_quoted: bool) -> None:
+        messages = [user("Clean up."), *NOISE, assistant(said), user(reply), *edited("a.py"), user("Go on."), *NOISE]
+        assert written(messages, USER)[1] == (f'{reply} (reply to "{said}")' if is_quoted else reply)
+
     @pytest.mark.parametrize(
         ("question", "reply", "said"),
         [

@@ -17,6 +17,7 @@ from kompakt.engine.ledger.excerpts import (
     harmless,
     lacks_subject,
     last_question,
+    one_line,
     outline,
     passages,
     quoted,
@@ -31,6 +32,9 @@ MAX_REPLY = 60
 
 MAX_QUESTION = 200
 """Characters kept of that question."""
+
+MAX_SKIPPED = 8
+"""Events before a message of the user among which the text that it answers is looked for."""
 
 LITTLE_VALUE = 0.9
 """Value of an older message of the user that does not say what it is about: not worth a line."""
@@ -88,6 +92,34 @@ TITLE_VALUE = 1.0
 
 NEW_FACT = 0.8
 """Least share of its value that a statement keeps if it names a number or an id that no newer one names."""
+
+MAX_CHOICE, MAX_CHOICES = 90, 4
+"""Characters kept of an item of a list that the user chose, and items of a list of which all are named."""
+
+_CHOOSES = re.compile(
+    r"(?:(?:ok|okay|yes|no|let's|lets|let us|please|go with|go for|do|take|use|try|i'll take"
+    r"|i(?:'d)? (?:prefer|like|choose|want|say))\b[ ,]{0,3})*"
+    r"(?:(?P<all>both|all(?: of them| three| four)?)|(?P<the>the )?(?P<nth>first|second|third|fourth|last)"
+    r"(?(the)(?: one| option)?|(?=\W*$))"
+    r"|(?:the )?(?:option |number |#)(?P<named>\d{1,2}|[a-h])|(?P<bare>\d{1,2}|[a-h]))"
+    r"(?=\W*$|[.,;:!)](?!\w)| (?:please|then|and|but)\b)",
+    re.IGNORECASE,
+)
+"""Beginning of a reply that chooses from a list."""
+
+_NTH = {"first": 0, "second": 1, "third": 2, "fourth": 3, "last": -1}
+
+_LISTED = re.compile(
+    r"\s*(?:#{1,4} )?(?:[-*] )?(?:\*\*)?(?:Option )?(?P<label>\d{1,2}|[A-Ha-h])(?:[.):]| [-\u2013\u2014] )(?:\*\*)? ?\S"
+)
+"""An item of a list with numbers or letters."""
+
+_REFERS_BACK = re.compile(
+    r"(?:yes|yep|yeah|no|nope|right|exactly)\b"
+    r"|(?:that|this|it)(?:'s| is| was) (?:it|right|wrong|correct|the idea)\b",
+    re.IGNORECASE,
+)
+"""Beginning of a reply that answers a statement."""
 
 _REJECTS = re.compile(
     r"(?:no\b(?! (?:need|problem|worries|rush|idea))|nope\b|wrong\b|incorrect\b|you(?:'re| are) wrong\b"
@@ -186,8 +218,7 @@ class Speech:
     def read(self, number: int, event: Spoken) -> None:
         """Add a hidden text, given its number among the events."""
         if event.role == "user":
-            question = _question(self._events[number - 1]) if number else ""
-            self._read_user(event, question, is_spent=self._is_spent(number))
+            self._read_user(event, self._before(number), is_spent=self._is_spent(number))
             return
         is_answered = event is self._answered
         age = 1 if is_answered else self._ages.get(id(event), NEW_SPEECHES + 1)
@@ -197,7 +228,18 @@ class Speech:
         if not is_remark or not _is_spent_remark(event.text):
             self._read_assistant(event, age, scale=scale, is_rejected=id(event) in self._rejected)
 
-    def _read_user(self, event: Spoken, question: str, *, is_spent: bool = False) -> None:
+    def _before(self, number: int) -> Event | None:
+        """Return what came before a message of the user, apart from thoughts and what an agent put before it."""
+        said = self._events[number]
+        for place in range(number - 1, max(-1, number - MAX_SKIPPED), -1):
+            event = self._events[place]
+            if type(event) is not Spoken or (
+                event.role != THOUGHT and event.at != said.at and not is_notice(event.text)
+            ):
+                return event
+        return None
+
+    def _read_user(self, event: Spoken, before: Event | None, *, is_spent: bool = False) -> None:
         if is_notice(event.text):
             if len(event.text) > MIN_SUMMARY:  # a summary that another agent wrote: findings, but not the user's words
                 opening = _CONTINUED.match(event.text)
@@ -206,9 +248,9 @@ class Speech:
             return
         text = self._words[id(event)]
         is_new = event.at >= self._newest_user
-        if question and 0 < len(text) <= MAX_REPLY and not text.endswith("?"):  # "yes" says nothing by itself
-            if len(words_of(question) - _ASKS_NOTHING) >= ABOUT_WORDS:
-                text = f"{text} (reply to {quoted(question, MAX_QUESTION)})"
+        if 0 < len(text) <= MAX_REPLY and not text.endswith("?"):  # "yes" says nothing by itself
+            if answered := _answered_by(text, before):
+                text = f"{text} (reply to {quoted(answered, MAX_QUESTION)})"
                 self._items.add(USER, event.at, text, 14.0 if is_new else 8.0)
                 return
         if len(text) <= MAX_REPLY and _SAYS_NOTHING.fullmatch(text):
@@ -339,6 +381,40 @@ def _confirmed(replies: Sequence[tuple[Spoken, Spoken, Spoken | None]], words: M
 def _is_rejected(said: Spoken, words: str) -> bool:
     """Return whether the user's next words reject what the assistant said. A short "no" may answer a question."""
     return _REJECTS.match(words) is not None and (len(words) > MAX_REPLY or not _question(said))
+
+
+def _answered_by(reply: str, before: Event | None) -> str:
+    """Return what a short reply answers: the item of a list that it chooses, a question, or a statement."""
+    if type(before) is not Spoken or before.role != "assistant":
+        return ""
+    question = _question(before)
+    if len(words_of(question) - _ASKS_NOTHING) < ABOUT_WORDS:
+        question = ""
+    if choice := _CHOOSES.match(reply):
+        if chosen := _chosen_items(choice, before.text):
+            return f"{chosen} … {question}" if question else chosen
+    if question or not _REFERS_BACK.match(reply) or _SAYS_NOTHING.fullmatch(reply):
+        return question
+    last = next((part for part in reversed(passages(before.text[-MAX_QUESTION * 10 :])) if part[-1:] != "?"), "")
+    return last if len(last) <= MAX_QUESTION and len(words_of(last) - _ASKS_NOTHING) >= ABOUT_WORDS else ""
+
+
+def _chosen_items(choice: re.Match[str], text: str) -> str:
+    """Return the items of the last list in a text that the user chose."""
+    listed: list[tuple[str, str]] = []
+    for line in text.split("\n"):
+        if found := _LISTED.match(line[:MAX_REQUEST_WORDS]):
+            label = found["label"].lower()
+            if label in ("1", "a"):
+                listed.clear()
+            listed.append((label, one_line(line.strip(" -#").replace("**", ""), MAX_CHOICE)))
+    if choice["all"]:
+        return " … ".join(item for _, item in listed) if len(listed) <= MAX_CHOICES else ""
+    if choice["nth"]:
+        place = _NTH[choice["nth"].lower()]
+        return listed[place][1] if len(listed) > max(place, 1) else ""
+    label = (choice["named"] or choice["bare"]).lower()
+    return next((item for one, item in listed if one == label), "")
 
 
 def _question(event: Event) -> str:
