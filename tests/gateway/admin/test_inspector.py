@@ -69,6 +69,18 @@ class TestTenants:
                 assert gate.ask("POST", path, json=asked, headers=POST).status_code == 401
         assert gate.ask("GET", "/inspect/api/sessions/only-b", headers=B).status_code == 200
 
+    def test_a_change_needs_one_session(self) -> None:
+        """The id of the list names one; an id without its tenant has to be that of one session."""
+        with served(settings(keys=HASHED, admin_keys=(hash_key(ADMIN),))) as made:
+            for tenant in ("tenant-a", "tenant-b"):
+                made.run(fill(made, Tenant(tenant, "key"), ["one"]))
+            for id, status in (("one", 409), ("tenant-b%2Fone", 200)):
+                asked = {"action": "pin", "confirm": True, "text": "Begin"}
+                path = f"/inspect/api/sessions/{id}/actions"
+                found = made.ask("POST", path, json=asked, headers={**BOSS, **POST})
+                assert found.status_code == status, found.text
+                assert status == 200 or found.json()["error"]["code"] == "ambiguous_session"
+
 
 class TestKeys:
     def test_without_a_key_only_the_page_is_served(self, gate: Served) -> None:

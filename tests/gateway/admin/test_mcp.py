@@ -15,7 +15,7 @@ from mcp_types import CallToolResult, TextContent
 from tests.gateway.stub_gateway import ADMIN, KEYS, Served, served, settings
 
 from kompakt.gateway.storage.storage import Owner
-from kompakt.gateway.tenants import Tenant, hash_key
+from kompakt.gateway.tenants import REGISTRY_TENANT, Tenant, hash_key
 
 HASHED = {hash_key(key): tenant for key, tenant in KEYS.items()}
 A, B = ({"x-kompakt-key": key} for key in KEYS)
@@ -98,6 +98,29 @@ class TestTenants:
     def test_an_admin_sees_all(self, gate: Served) -> None:
         for name in ("only-a", "only-b"):
             assert not call(gate, "status", {"session": name}, BOSS)[1]
+
+    def test_an_admin_gets_the_newest_session_of_all_tenants(self) -> None:
+        """Also where several tenants have a session of its name."""
+        with served(settings(keys=HASHED, admin_keys=(hash_key(ADMIN),))) as made:
+            for tenant in ("tenant-a", "tenant-b", "tenant-a"):
+                made.run(fill(made, Tenant(tenant, "key"), ["main"]))
+                said, is_error = call(made, "recall", {"query": "password"}, BOSS)
+                assert not is_error and f"of {tenant} in main is walrus" in said
+
+    def test_an_admin_names_the_tenant_of_a_session(self, gate: Served) -> None:
+        done = send(gate, "resources/read", {"uri": "kompakt://sessions"}, BOSS)
+        listed = httpx.Response(200, text=done.json()["result"]["contents"][0]["text"]).json()
+        names = {one["id"] for one in listed}
+        assert names == {"tenant-a/shared", "tenant-a/only-a", "tenant-b/shared", "tenant-b/only-b"}
+        for tenant in ("tenant-a", "tenant-b"):
+            for arguments, header in (
+                ({"session": f"{tenant}/shared"}, {}),
+                ({}, {"x-kompakt-session": f"{tenant}/shared"}),
+            ):
+                said, is_error = call(gate, "recall", {"query": "password", **arguments}, {**BOSS, **header})
+                assert not is_error and f"of {tenant} in shared is walrus" in said
+                assert f"{tenant}/shared" in call(gate, "status", arguments, {**BOSS, **header})[0]
+        assert call(gate, "status", {"session": f"{REGISTRY_TENANT}/tenant-a"}, BOSS)[1]
 
     def test_nothing_can_be_changed(self, gate: Served) -> None:
         tools = send(gate, "tools/list", {}, BOSS).json()["result"]["tools"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -12,7 +13,7 @@ from tests.gateway.stub_gateway import ADMIN, KEYS, Served, served, settings
 
 from kompakt.errors import StoreUnavailable
 from kompakt.gateway.storage.storage import Owner
-from kompakt.gateway.tenants import Tenant, hash_key, tenant_of
+from kompakt.gateway.tenants import REGISTRY_TENANT, Tenant, hash_key, tenant_of
 
 HASHED = {hash_key(key): tenant for key, tenant in KEYS.items()}
 A, B = ({"x-kompakt-key": key} for key in KEYS)
@@ -75,6 +76,23 @@ class TestTenants:
         assert ids(gate.ask("GET", "/kompakt/sessions?tenant=tenant-b", headers=BOSS)) == {"one", "only-b"}
         assert gate.ask("GET", "/kompakt/sessions/only-b", headers=BOSS).json()["session"]["tenant"] == "tenant-b"
         assert gate.ask("GET", "/kompakt/sessions?tenant=kompakt%20tenants", headers=BOSS).status_code == 404
+
+    def test_a_change_names_the_tenant_where_several_have_a_session_of_the_id(self) -> None:
+        with served(settings(keys=HASHED, admin_keys=(hash_key(ADMIN),))) as made:
+            for tenant in ("tenant-a", "tenant-b"):
+                made.run(fill(made, Tenant(tenant, "key"), ["main"]))
+            for method, path in (("DELETE", ""), ("POST", "/undo")):
+                done = made.ask(method, f"/kompakt/sessions/main{path}", headers=BOSS)
+                assert (done.status_code, done.json()["error"]["code"]) == (409, "ambiguous_session")
+            assert made.ask("GET", "/kompakt/sessions/main", headers=BOSS).status_code == 200
+            done = made.ask("POST", "/kompakt/sessions/main/undo?tenant=tenant-a", headers=BOSS)
+            assert done.status_code == 200
+            assert made.ask("DELETE", "/kompakt/sessions/main?tenant=tenant-b", headers=BOSS).status_code == 204
+            assert ids(made.ask("GET", "/kompakt/sessions", headers=A)) == {"main"}
+            assert ids(made.ask("GET", "/kompakt/sessions", headers=B)) == set()
+            named = f"/kompakt/sessions/{quote(f'{REGISTRY_TENANT}/tenant-a')}"
+            assert made.ask("DELETE", named, headers=BOSS).status_code == 404
+            assert made.ask("DELETE", "/kompakt/sessions/main", headers=BOSS).status_code == 204
 
     def test_credentials_are_separate_tenants(self) -> None:
         """Their sessions have different prefixes; a local client sees them all."""

@@ -7,20 +7,18 @@ the key by itself, so it can log in: the key is then in a cookie that only ``/in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from kompakt.gateway.admin.sessions import FoundSession, SessionsApi, session_of
+from kompakt.gateway.admin.sessions import AMBIGUOUS, FoundSession, SessionsApi, session_of, shown_id
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.pivots.budget import window_for
 from kompakt.gateway.request.labels import Label
 from kompakt.gateway.storage.changes import ManagedSession
-from kompakt.gateway.storage.storage import Owner
-from kompakt.gateway.tenants import KEY_HEADER, Access, is_named
+from kompakt.gateway.tenants import KEY_HEADER, Access
 from kompakt.inspector.access import read_json
 from kompakt.inspector.api import PREFIX, InspectorApi, segments
 from kompakt.inspector.errors import InspectorError
@@ -64,14 +62,10 @@ class GatewayDirectory:
         return [
             msgspec.structs.replace(
                 entry_of(head, self._api.store(tenant), title=label.title, client=label.client, model=label.model),
-                id=self._shown_id(tenant, head.id.decode("utf-8", "surrogatepass")),
+                id=shown_id(self._access, tenant, head.id.decode("utf-8", "surrogatepass")),
             )
             for (tenant, head), label in zip(found, labels, strict=True)
         ]
-
-    def _shown_id(self, tenant: str, id: str) -> str:
-        """Return the id that a caller uses. Who sees all tenants needs the tenant too."""
-        return f"{tenant}/{id}" if tenant and self._access.owner is None else id
 
     async def _labels_of(self, found: Sequence[tuple[str, Head]]) -> list[Label]:
         """Return the labels of sessions. A label never changes, so it is read once."""
@@ -89,17 +83,22 @@ class GatewayDirectory:
         return StoredSource(await session_of(found), client=label.client, model=label.model)
 
     async def _found(self, id: str) -> FoundSession:
-        tenant, slash, rest = id.partition("/")
-        if slash and self._access.owner is None and is_named(tenant):
-            with suppress(GatewayError):  # the id itself may have a slash
-                return await self._api.found(Access(Owner(tenant, "")), rest)
         try:
             return await self._api.found(self._access, id)
         except GatewayError as error:
             raise MissingSession(error.message) from None
 
     async def writable(self, id: str) -> ManagedSession:
-        return await self._api.managed(await self._found(id))
+        await self._found(id)
+        matches = [one async for one in self._api.matches(self._access, id)]
+        shown = [
+            one
+            for one in matches
+            if shown_id(self._access, one.store.tenant, one.head.id.decode("utf-8", "surrogatepass")) == id
+        ]
+        if len(shown or matches) != 1:
+            raise InspectorError(409, "ambiguous_session", AMBIGUOUS)
+        return await self._api.managed((shown or matches)[0])
 
     async def close(self) -> None:
         pass

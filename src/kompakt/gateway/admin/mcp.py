@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from kompakt.errors import StoreError, UsageError
-from kompakt.gateway.admin.sessions import SessionsApi, failed, session_of
+from kompakt.gateway.admin.sessions import FoundSession, SessionsApi, failed, session_of, shown_id
 from kompakt.gateway.errors import GatewayError
+from kompakt.gateway.storage.storage import Owner
+from kompakt.gateway.tenants import Access
+from kompakt.store.records import Head
 from kompakt.version import install_command
 
 if TYPE_CHECKING:
@@ -106,34 +109,38 @@ class GatewaySessions:
 
         request: Request = caller.request
         access = self._api.access(request)
+        name = id if id is not None else request.headers.get(SESSION_HEADER) or None
         try:
-            name = id if id is not None else request.headers.get(SESSION_HEADER) or await self._newest(access)
-            found = await self._api.found(access, name)
+            found = await self._api.found(access, name) if name is not None else await self._newest(access)
         except GatewayError as error:
             raise UsageError(error.message) from None
         except StoreError as error:
             raise UsageError(failed(error).message) from None
-        return StoredSession(await session_of(found))
+        session = await session_of(found)
+        return StoredSession(session, shown_id(access, session.tenant, session.id))
 
-    async def _newest(self, access: Any) -> str:
-        best, count = ("", 0.0), 0
-        async for _, head in self._api.heads(access, ""):
+    async def _newest(self, access: Access) -> FoundSession:
+        best: tuple[str, Head] | None = None
+        newest, count = 0.0, 0
+        async for tenant, head in self._api.heads(access, ""):
             count += 1
             if count > MAX_SEARCHED:
                 raise UsageError(f"there are many sessions; name one with the argument session or in {SESSION_HEADER}")
             touched = head.touched or head.created
-            if touched >= best[1]:
-                best = head.id.decode("utf-8", "replace"), touched
-        if not count:
+            if best is None or touched >= newest:
+                best, newest = (tenant, head), touched
+        if best is None:
             raise UsageError("the gateway has recorded no session yet; send a request through it first")
-        return best[0]
+        tenant, head = best
+        return await self._api.found(Access(Owner(tenant, "")), head.id.decode("utf-8", "replace"))
 
     async def list(self, caller: Caller) -> list[ListedSession]:
         """List sessions that the caller may see."""
         from kompakt.hosts.mcp.directory import ListedSession  # late: only with the MCP endpoint
 
-        page = await self._api.page(self._api.access(caller.request), "", MAX_LISTED)
-        listed = [ListedSession(one.id, one.format, one.touched) for one in page.sessions]
+        access = self._api.access(caller.request)
+        page = await self._api.page(access, "", MAX_LISTED)
+        listed = [ListedSession(shown_id(access, one.tenant, one.id), one.format, one.touched) for one in page.sessions]
         return sorted(listed, key=lambda one: one.modified, reverse=True)
 
     async def close(self) -> None:

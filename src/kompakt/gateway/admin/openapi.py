@@ -128,6 +128,9 @@ _SCHEMAS: Json = msgspec.json.schema_components(
 )[1]
 
 
+_AMBIGUOUS = "Several tenants have a session of this id, and the request names no tenant"
+
+
 def document(policies: Sequence[str]) -> Json:
     """Return the OpenAPI document; ``policies`` are those that a request may select."""
     return {
@@ -147,7 +150,11 @@ def document(policies: Sequence[str]) -> Json:
 
 
 def _paths(policies: list[str]) -> Json:
-    tenant = _query("tenant", {"type": "string"}, "The tenant, for keys that see several.")
+    tenant = _query(
+        "tenant",
+        {"type": "string"},
+        "The tenant, for keys that see several. Changes need it where several tenants have a session of the id.",
+    )
     id = {"type": "string", "minLength": 1}
     one = [{"name": "id", "in": "path", "required": True, "description": "The id of a session.", "schema": id}, tenant]
     page = [
@@ -172,7 +179,7 @@ def _paths(policies: list[str]) -> Json:
         sessions: {"get": _operation("List sessions.", page, SessionPage)},
         f"{sessions}/{{id}}": {
             "get": _operation("Show a session.", one, SessionDetails),
-            "delete": _operation("Delete a session.", one, None),
+            "delete": _operation("Delete a session.", one, None, conflict=f"{_AMBIGUOUS}."),
         },
         f"{sessions}/{{id}}/recall": {"get": _operation("Search a session.", recall, RecallResult)},
         f"{sessions}/{{id}}/preview": {
@@ -180,7 +187,10 @@ def _paths(policies: list[str]) -> Json:
         },
         f"{sessions}/{{id}}/undo": {
             "post": _operation(
-                "Undo the newest compaction.", one, UndoneCompaction, conflict="There is no compaction to undo."
+                "Undo the newest compaction.",
+                one,
+                UndoneCompaction,
+                conflict=f"There is no compaction to undo, or {_AMBIGUOUS.lower()}.",
             )
         },
         "/kompakt/openapi.json": {

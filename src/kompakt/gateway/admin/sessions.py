@@ -60,6 +60,9 @@ if TYPE_CHECKING:
 MAX_ID = 512
 
 
+AMBIGUOUS = "several tenants have a session of this id; add ?tenant=… to say whose"
+
+
 class FoundSession(NamedTuple):
     """The head of a session and the store of its tenant."""
 
@@ -106,10 +109,9 @@ class SessionsApi:
         return _json(await self.page(access, request.query_params.get("after", ""), limit))
 
     async def show_or_delete(self, request: Request) -> Response:
-        target = await self._find(request)
         if request.method != "DELETE":
-            return _json(await self.details(target))
-        await (await session_of(target)).delete()
+            return _json(await self.details(await self._find(request)))
+        await (await session_of(await self._find_one(request))).delete()
         return Response(status_code=204)
 
     async def recall(self, request: Request) -> Response:
@@ -147,7 +149,7 @@ class SessionsApi:
             raise GatewayError(400, str(error), code="unknown_policy") from None
 
     async def undo(self, request: Request) -> Response:
-        target = await self._find(request)
+        target = await self._find_one(request)
         try:
             newest = await (await self.managed(target)).undo_newest()
         except UsageError as error:
@@ -242,21 +244,49 @@ class SessionsApi:
     async def _find(self, request: Request) -> FoundSession:
         return await self.found(self.access(request), request.path_params["id"])
 
+    async def _find_one(self, request: Request) -> FoundSession:
+        """Find a session to change it.
+
+        Raises:
+            GatewayError: there is none, or several tenants have one of this id.
+        """
+        found = [one async for one in self.matches(self.access(request), request.path_params["id"])]
+        if not found:
+            raise _missing()
+        if len(found) > 1:
+            raise GatewayError(409, AMBIGUOUS, code="ambiguous_session")
+        return found[0]
+
     async def found(self, access: Access, id: str) -> FoundSession:
         """Find a visible session by its id.
 
         Raises:
             GatewayError: there is none.
         """
-        if id and len(id) <= MAX_ID:
-            async for owner in self._owners(access):
-                store = self.store(owner.tenant)
-                session = await store.session(owner.session(id))
-                await self.gateway.storage.flush_session(owner.tenant, session.id)
-                head = await store.records.head(session.key)
-                if head is not None:
-                    return FoundSession(head, store)
+        async for one in self.matches(access, id):
+            return one
         raise _missing()
+
+    async def matches(self, access: Access, id: str) -> AsyncIterator[FoundSession]:
+        """Iterate over the visible sessions of an id. Who sees all tenants may write it as ``tenant/id``."""
+        tenant, slash, rest = id.partition("/")
+        if access.owner is None and tenant and slash and is_named(tenant) and tenant != REGISTRY_TENANT:
+            one = await self._stored(Owner(tenant, ""), rest)
+            if one is not None:
+                yield one
+        async for owner in self._owners(access):  # the id itself may have a slash
+            one = await self._stored(owner, id)
+            if one is not None:
+                yield one
+
+    async def _stored(self, owner: Owner, id: str) -> FoundSession | None:
+        if not 0 < len(id) <= MAX_ID:
+            return None
+        store = self.store(owner.tenant)
+        session = await store.session(owner.session(id))
+        await self.gateway.storage.flush_session(owner.tenant, session.id)
+        head = await store.records.head(session.key)
+        return None if head is None else FoundSession(head, store)
 
     async def _summary(self, head: Head, tenant: str, labels: Mapping[tuple[str, str], Label]) -> SessionSummary:
         """Summarise a session; reads its events, not its messages."""
@@ -345,6 +375,11 @@ def _preview(history: History, tokens: int, budget: Budget, policy: Policy) -> P
 
 async def session_of(found: FoundSession) -> Session:
     return await found.store.session(_id(found.head))
+
+
+def shown_id(access: Access, tenant: str, id: str) -> str:
+    """Return the id that a caller uses for a session. Who sees all tenants needs the tenant too."""
+    return f"{tenant}/{id}" if tenant and access.owner is None else id
 
 
 def _id(head: Head) -> str:

@@ -287,22 +287,23 @@ class TranscriptSession:
 class StoredSession:
     """A session of a store."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, id: str | None = None) -> None:
         self.session = session
+        self._id = session.id if id is None else id
 
     @property
     def id(self) -> str:
-        """The id in the store."""
-        return self.session.id
+        """The id by which a caller names the session; by default its id in the store."""
+        return self._id
 
     @property
     def origin(self) -> str:
         """The session in its store."""
-        return f"the stored session {self.session.id}"
+        return f"the stored session {self.id}"
 
     async def status(self) -> SessionStatus:
         """Return the numbers of the session."""
-        return await session_status(self.session)
+        return msgspec.structs.replace(await session_status(self.session), id=self.id)
 
     async def recall(self, query: str, tokens: int) -> Recalled:
         """Search or restore."""
