@@ -426,11 +426,10 @@ class Loop:
         running = [asyncio.ensure_future(one(call)) for call in calls]
         try:
             results = await asyncio.gather(*running)
-        except BaseException:
-            for task in running:
-                task.cancel()
-            await asyncio.wait(running)
-            raise
+        finally:
+            unfinished = [task for task in running if task.cancel()]
+            if unfinished:
+                await asyncio.wait(unfinished)
         self.produced += await shielded(self._live.append_results(results))
         self._finished = {}
 

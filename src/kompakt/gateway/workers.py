@@ -27,6 +27,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -290,19 +291,17 @@ class Supervisor:
         self._files.add(file)  # now, because other workers may be started meanwhile
         given = WorkerAssignment(number, theirs.fileno(), self._metrics, file, self._flags)
         environ = {**os.environ, VARIABLE: msgspec.json.encode(given).decode()}
-        try:
-            with theirs:
-                process = await asyncio.create_subprocess_exec(
-                    *COMMAND,
-                    env=environ,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,  # Ctrl-C in a terminal must reach the supervisor only
-                )
-        except BaseException:
-            ours.close()
-            self._files.discard(file)
-            raise
+        with theirs, ExitStack() as unstarted:
+            unstarted.callback(ours.close)
+            unstarted.callback(self._files.discard, file)
+            process = await asyncio.create_subprocess_exec(
+                *COMMAND,
+                env=environ,
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C in a terminal must reach the supervisor only
+            )
+            unstarted.pop_all()
         ours.setblocking(False)
         worker = _Worker(number, file, process, ours)
         self._running.add(worker)
