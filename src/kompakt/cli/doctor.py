@@ -323,7 +323,7 @@ def _store(settings: GatewayConfig, *, offline: bool) -> Diagnosis:
         async with await open_store(url, key=read_key(settings.key_file)) as store:
             heads = await store.records.heads("", after="", limit=1)
             for head in heads:  # reading a message verifies the key
-                session = await store.session(head.id.decode("utf-8", "surrogatepass"))
+                session = await store.session(head.name)
                 await anext(session.pages(), None)
             return len(heads)
 

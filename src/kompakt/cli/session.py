@@ -184,7 +184,7 @@ def _of_tenant(tenant: str) -> str:
 async def _list_row(store: Store, head: Head) -> SessionLine:
     from kompakt.view.status import line_of, session_line  # late: `--help` does not need it
 
-    session = await store.session(head.id.decode("utf-8", "surrogatepass"))
+    session = await store.session(head.name)
     try:
         return await session_line(session, head)
     except StoreDamaged as error:
@@ -397,7 +397,7 @@ async def _verify(store: Store, heads: list[Head], problems: list[tuple[str, str
     seen, total = 0, sum(head.messages for head in heads)
     with progress(total, "verifying") as bar:
         for head in heads:
-            session = await store.session(head.id.decode("utf-8", "surrogatepass"))
+            session = await store.session(head.name)
             try:
                 found = await session.verify()
             except StoreDamaged as error:
@@ -711,7 +711,7 @@ def gc(
             if old:
                 await store.records.delete([head.key for head in old])
             await store.scrub()
-        return [head.id.decode("utf-8", "surrogatepass") for head in old]
+        return [head.name for head in old]
 
     with resumable(), waiting("looking for old sessions"):
         gone = store.run(work)

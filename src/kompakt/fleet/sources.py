@@ -201,7 +201,7 @@ def items_stored(selection: StoreSelection) -> list[FleetItem]:
             return [
                 FleetItem(source=printable(id), kind="stored", name=id, digest=_digest(store, head), size=head.messages)
                 async for head in store.heads()
-                if selection.selects(head, id := head.id.decode("utf-8", "surrogatepass"), now)
+                if selection.selects(head, id := head.name, now)
             ]
 
     found = sorted(asyncio.run(work()), key=lambda item: item.source)

@@ -250,7 +250,7 @@ class TenantRegistry:
     async def tenants(self) -> AsyncIterator[str]:
         """Iterate over all tenants, ordered by key."""
         async for head in heads_of(self.records, REGISTRY_TENANT):
-            yield head.id.decode()
+            yield head.name
 
 
 async def heads_of(records: Records, tenant: str, *, after: str = "") -> AsyncIterator[Head]:

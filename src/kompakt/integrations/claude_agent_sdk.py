@@ -137,7 +137,7 @@ class KompaktSessionStore(SessionStore):
             names = [_name(key)]
             if "subpath" not in key:
                 found = await _heads(store, key["project_key"], key["session_id"])
-                names += [_id(head) for parts, head in found if len(parts) == 3]
+                names += [head.name for parts, head in found if len(parts) == 3]
             for name in names:
                 await store.delete(name)
                 self._stored.remove(name)
@@ -151,7 +151,7 @@ class KompaktSessionStore(SessionStore):
             nothing = Recalled(text="Nothing is stored yet.")
             found = await _heads(store)
             for _, head in sorted(found, key=lambda one: one[1].touched, reverse=True):
-                nothing = await (await store.session(_id(head))).recall(query)
+                nothing = await (await store.session(head.name)).recall(query)
                 if nothing:
                     return nothing
             return nothing
@@ -168,15 +168,11 @@ def _main(key: SessionKey) -> SessionKey:
     return SessionKey(project_key=key["project_key"], session_id=key["session_id"])
 
 
-def _id(head: Head) -> str:
-    return head.id.decode("utf-8", "surrogatepass")
-
-
 async def _heads(store: Store, *parts: str) -> list[tuple[list[str], Head]]:
     """Return project, session and subpath of all stored transcripts that start with these parts, with their heads."""
     found: list[tuple[list[str], Head]] = []
     async for head in store.heads():
-        prefix, *names = map(unquote, _id(head).split("/"))
+        prefix, *names = map(unquote, head.name.split("/"))
         if prefix == PREFIX and names[: len(parts)] == list(parts):
             found.append((names, head))
     return found

@@ -96,7 +96,7 @@ class Store:
     async def sessions(self) -> AsyncIterator[Session]:
         """Iterate over all sessions of the tenant."""
         async for head in self.heads():
-            yield await self.session(head.id.decode("utf-8", "surrogatepass"))
+            yield await self.session(head.name)
 
     async def save(self, id: str, history: History) -> Session:
         """Save a whole history in the session of this name; a history that diverges from it gets another session.

@@ -99,6 +99,11 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     touched: float = 0.0
     """Unix time of the last write, for display and for removing old sessions."""
 
+    @property
+    def name(self) -> str:
+        """The caller's id. It may have lone surrogates, which UTF-8 cannot carry."""
+        return self.id.decode("utf-8", "surrogatepass")
+
 
 class Batch(msgspec.Struct, frozen=True):
     """What one commit writes."""

@@ -112,7 +112,7 @@ def entry_of(
     head: Head, store: Store, *, title: str = "", client: str | None = None, model: str | None = None
 ) -> DirectoryEntry:
     """Return the entry of a stored session."""
-    id = head.id.decode("utf-8", "surrogatepass")
+    id = head.name
 
     async def open() -> Source:
         return StoredSource(await store.session(id), client=client, model=model)

@@ -151,7 +151,7 @@ async def session_line(session: Session, head: Head) -> SessionLine:
 def line_of(head: Head, compactions: int | None) -> SessionLine:
     """Return the line of a stored session whose compactions are known, or unreadable."""
     return SessionLine(
-        id=head.id.decode("utf-8", "surrogatepass"),
+        id=head.name,
         format=head.format,
         messages=head.messages,
         turns=head.turn,

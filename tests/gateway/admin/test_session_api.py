@@ -94,6 +94,27 @@ class TestTenants:
             assert made.ask("DELETE", named, headers=BOSS).status_code == 404
             assert made.ask("DELETE", "/kompakt/sessions/main", headers=BOSS).status_code == 204
 
+    def test_a_session_with_a_lone_surrogate_in_its_id_is_listed_and_read(self) -> None:
+        """A program can write such a session into the store of the gateway."""
+        odd = "odd \ud800 id"
+
+        async def write(gate: Served) -> None:
+            session = await gate.gateway.storage.store_of(Owner("", "")).session(odd)
+            said = [{"role": role, "content": "words \ud800" * 40} for role in ("user", "assistant") * 20]
+            await session.append([{"role": "user", "content": "Begin."}, *said], format="openai-chat")
+            await session.compact(1_000)
+
+        with served(settings()) as made:
+            made.run(write(made))
+            found = made.get("/kompakt/sessions").json()["sessions"]
+            assert [(one["id"], one["compactions"]) for one in found] == [(odd, 1)]
+            assert "odd � id" in made.get("/inspect/plain").text
+            asked = {"name": "status", "arguments": {}}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked}
+            accept = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-06-18"}
+            done = made.post("/mcp", json=body, headers=accept)
+            assert not done.json()["result"]["isError"], done.text
+
     def test_credentials_are_separate_tenants(self) -> None:
         """Their sessions have different prefixes; a local client sees them all."""
         with served(settings()) as made:

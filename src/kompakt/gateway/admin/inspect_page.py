@@ -65,7 +65,7 @@ def session_list(page: SessionPage, *, keyless: bool = False) -> Response:
 
 
 def _row(one: SessionSummary) -> list[str]:
-    where = escape(urlencode({"session": one.id, "tenant": one.tenant}))
+    where = escape(urlencode({"session": one.id, "tenant": one.tenant}, errors="replace"))
     link = f'<a href="?{where}" title="{_shown(one.id)}">{_shown(one.title or one.id)}</a>'
     if one.purpose:
         link += f' <span class="undone">{_shown(one.purpose)}</span>'

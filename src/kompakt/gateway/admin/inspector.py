@@ -62,7 +62,7 @@ class GatewayDirectory:
         return [
             msgspec.structs.replace(
                 entry_of(head, self._api.store(tenant), title=label.title, client=label.client, model=label.model),
-                id=shown_id(self._access, tenant, head.id.decode("utf-8", "surrogatepass")),
+                id=shown_id(self._access, tenant, head.name),
             )
             for (tenant, head), label in zip(found, labels, strict=True)
         ]
@@ -72,7 +72,7 @@ class GatewayDirectory:
         unknown = [(tenant, head) for tenant, head in found if head.key not in self._labels]
         read = await self._api.labels(unknown) if unknown else {}
         for tenant, head in unknown:
-            label = read.get((tenant, head.id.decode("utf-8", "replace")))
+            label = read.get((tenant, head.name))
             if label is not None:
                 self._labels.put(head.key, label)
         return [self._labels.get(head.key) or Label() for _, head in found]
@@ -91,11 +91,7 @@ class GatewayDirectory:
     async def writable(self, id: str) -> ManagedSession:
         await self._found(id)
         matches = [one async for one in self._api.matches(self._access, id)]
-        shown = [
-            one
-            for one in matches
-            if shown_id(self._access, one.store.tenant, one.head.id.decode("utf-8", "surrogatepass")) == id
-        ]
+        shown = [one for one in matches if shown_id(self._access, one.store.tenant, one.head.name) == id]
         if len(shown or matches) != 1:
             raise InspectorError(409, "ambiguous_session", AMBIGUOUS)
         return await self._api.managed((shown or matches)[0])

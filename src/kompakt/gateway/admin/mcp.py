@@ -132,7 +132,7 @@ class GatewaySessions:
         if best is None:
             raise UsageError("the gateway has recorded no session yet; send a request through it first")
         tenant, head = best
-        return await self._api.found(Access(Owner(tenant, "")), head.id.decode("utf-8", "replace"))
+        return await self._api.found(Access(Owner(tenant, "")), head.name)
 
     async def list(self, caller: Caller) -> list[ListedSession]:
         """List sessions that the caller may see."""

@@ -45,6 +45,7 @@ from kompakt.gateway.storage.changes import ManagedSession
 from kompakt.gateway.storage.storage import Owner, decode_note
 from kompakt.gateway.tenants import REGISTRY_TENANT, Access, access_of, heads_of, is_named
 from kompakt.model.budget import TRIGGER_SHARE, Budget
+from kompakt.model.json import encode
 from kompakt.model.messages import History
 from kompakt.model.tokens import counter_for
 from kompakt.session.session import Session, label_name
@@ -136,7 +137,7 @@ class SessionsApi:
             budget = Budget.of(_number(request, "budget", 1, MAX_BUDGET))
         else:
             label = (await self.labels([(target.store.tenant, target.head)])).get(
-                (target.store.tenant, _id(target.head))
+                (target.store.tenant, target.head.name)
             )
             model = shown.history.model or (label.model if label else None) or ""
             share = settings.trigger or TRIGGER_SHARE
@@ -202,7 +203,8 @@ class SessionsApi:
         labels: dict[tuple[str, str], Label] = {}
         value_codec = self.gateway.storage.value_codec
         for tenant in dict.fromkeys(tenant for tenant, _ in found):
-            names = {label_name(_id(head)): _id(head) for other, head in found if other == tenant}
+            ids = [head.name for other, head in found if other == tenant]
+            names = {label_name(id): id for id in ids if id.isascii()}  # only a gateway writes labels
             for name, data in (await self.gateway.storage.read_notes(Owner(tenant, ""), list(names))).items():
                 with suppress(StoreDamaged, WrongKey):
                     labels[tenant, names[name]] = decode_note(data, value_codec, Label)
@@ -219,7 +221,7 @@ class SessionsApi:
             if skips:
                 continue
             async for head in heads_of(self.gateway.store.records, owner.tenant, after=key):
-                if owner.owns(_id(head)):
+                if owner.owns(head.name):
                     yield owner.tenant, head
             key = ""
 
@@ -293,12 +295,12 @@ class SessionsApi:
         live: list[CompactionInfo] = []
         if head.events:
             with suppress(StoreDamaged, WrongKey):
-                session = await self.store(tenant).session(_id(head))
+                session = await self.store(tenant).session(head.name)
                 live = [one for one in await session.compactions() if not one.undone]
         newest = live[-1] if live else None
-        label = labels.get((tenant, _id(head)), Label())
+        label = labels.get((tenant, head.name), Label())
         return SessionSummary(
-            id=_id(head),
+            id=head.name,
             title=label.title,
             model=label.model,
             client=label.client,
@@ -374,16 +376,12 @@ def _preview(history: History, tokens: int, budget: Budget, policy: Policy) -> P
 
 
 async def session_of(found: FoundSession) -> Session:
-    return await found.store.session(_id(found.head))
+    return await found.store.session(found.head.name)
 
 
 def shown_id(access: Access, tenant: str, id: str) -> str:
     """Return the id that a caller uses for a session. Who sees all tenants needs the tenant too."""
     return f"{tenant}/{id}" if tenant and access.owner is None else id
-
-
-def _id(head: Head) -> str:
-    return head.id.decode("utf-8", "replace")
 
 
 def _number(request: Request, name: str, default: int, most: int) -> int:
@@ -415,4 +413,4 @@ def failed(error: StoreError) -> GatewayError:
 
 def _json(value: object) -> Response:
     headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-    return Response(msgspec.json.encode(value), headers=headers, media_type="application/json")
+    return Response(encode(msgspec.to_builtins(value)), headers=headers, media_type="application/json")

@@ -427,7 +427,7 @@ class LocalSessions:
         store = await self._store()
         if store is not None:
             listed += [
-                ListedSession(head.id.decode("utf-8", "replace"), head.format, timestamp(head.touched or head.created))
+                ListedSession(head.name, head.format, timestamp(head.touched or head.created))
                 async for head in store.heads()
             ]
         listed.sort(key=lambda one: (one.modified, one.id), reverse=True)
@@ -472,7 +472,7 @@ class LocalSessions:
         if store is None or not heads:
             return None
         newest = max(heads, key=lambda head: (head.touched or head.created, head.key))
-        return StoredSession(await store.session(newest.id.decode("utf-8", "surrogatepass")))
+        return StoredSession(await store.session(newest.name))
 
     async def _transcripts(self, caller: Caller) -> list[FoundTranscript]:
         return await asyncio.to_thread(transcripts_of, self.folder, self.environ, client=caller.client)
