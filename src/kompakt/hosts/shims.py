@@ -46,10 +46,10 @@ def answer(agent: str, event: str, given: dict[str, Any], *, recall: bool = True
     if event == "PostToolUse":
         return HookResponse(_shortened(agent, given))
     transcript: str = places.session_file(OPENCODE, session, "json") if agent == OPENCODE else given["transcript_path"]
-    if event == "SessionStart":  # the transcript may come later
+    if event == "SessionStart":
         places.note_session(agent, session, folder=given.get("cwd") or os.getcwd(), transcript=transcript)
     if agent == OPENCODE:
-        opencode_export(session)
+        opencode_export(session, may_be_new=event == "SessionStart")
     work = events.recording(agent, session, transcript, is_over=event == "Stop")
     if event in ("SessionStart", "Stop"):
         return HookResponse(after=work)
@@ -100,8 +100,10 @@ def _notes(agent: str, session: str, summary: str, transcript: str, *, recall: b
 # --- opencode --------------------------------------------------------------------------------------------------------
 
 
-def opencode_export(session: str) -> str:
+def opencode_export(session: str, *, may_be_new: bool = False) -> str:
     """Write a session of opencode to a file, in the shape of ``opencode export``, and return its path.
+
+    One that ``may_be_new`` may be in no database yet: opencode writes it after the event about its first message.
 
     Raises:
         UnreadableFile: no database has the session.
@@ -113,10 +115,12 @@ def opencode_export(session: str) -> str:
 
     databases = _databases()
     found = next((value for path in databases if (value := files.opencode_session(path, session))), None)
+    path = places.session_file(OPENCODE, session, "json")
+    if found is None and may_be_new:
+        return path
     if found is None:
         where = f"session {session!r} is not in {' or '.join(databases)}" if databases else "opencode has no database"
         raise UnreadableFile(f"{where}; set OPENCODE_DB if its database is another file")
-    path = places.session_file(OPENCODE, session, "json")
     places.write(path, msgspec.json.encode(found))
     return path
 
