@@ -232,6 +232,25 @@ class TestResuming:
         with pytest.raises(UsageError, match=r"reader 'gpt-5', not 'gpt-4.1'; use another --out"):
             asyncio.run(run_round(settings(exam, ("tenth",)), Model(known, model="gpt-4.1"), Model(fair)))
 
+    def test_a_sheet_has_the_questions_that_were_answered(self, exam: Path) -> None:
+        found = asyncio.run(ExamRound.write(settings(exam, ("tenth",))))
+        (found.out / "answers").mkdir()
+        put(found.out / "answers" / "tenth.json", {"1.2": "It is known."})
+        assert found.write_sheet() == {"1.2": {"A": "It is known."}}
+
+    def test_more_conditions_than_letters_are_refused(self, exam: Path) -> None:
+        """Before anything is written, and also in a folder whose answers come from elsewhere."""
+        many = tuple(f"{share}%" for share in range(10, 19))
+        with pytest.raises(UsageError, match=r"at most 8 conditions, not 9: 10%.*another --out"):
+            asyncio.run(ExamRound.write(settings(exam, many)))
+        assert not (exam.parent / "out").exists()
+        answers = exam.parent / "other" / "answers"
+        answers.mkdir(parents=True)
+        for name in many:
+            put(answers / f"{name}.json", {"1.2": "It is known."})
+        with pytest.raises(UsageError, match="at most 8 conditions"):
+            ExamRound.open(answers.parent, exam).write_sheet()
+
 
 class TestGrades:
     def test_a_wrong_shape_is_asked_for_again(self, exam: Path) -> None:

@@ -115,7 +115,8 @@ class ExamRound:
         """Write the contexts, questions and instructions of a round, as far as they do not exist.
 
         Raises:
-            UsageError: the folder has a round with other settings, or a condition is not known or not possible.
+            UsageError: the folder has a round with other settings; a condition is not known or not possible; there are
+                too many.
         """
         cases = read_exam(settings.exam, settings.cases)
         conditions = _chosen(settings.conditions, cases)
@@ -129,6 +130,7 @@ class ExamRound:
                     f"{str(settings.out)!r} has a round with {name} {old!r}, not {new!r}; use another --out"
                 )
         manifest.conditions = list(dict.fromkeys([*manifest.conditions, *conditions]))
+        _check_number(manifest.conditions)
         manifest.questions |= {case.name: case.questions for case in cases}
         this = cls(settings.out, manifest, cases=cases, conditions=conditions)
         summarizer = None
@@ -245,12 +247,13 @@ class ExamRound:
         Letters stay while the conditions of a question stay, so grades remain valid.
 
         Raises:
-            UsageError: there are no answers.
+            UsageError: there are no answers, or those of too many conditions.
         """
         answers = {name: _answers(self.out, name) for name in self.manifest.conditions}
         answers = {name: found for name, found in answers.items() if found}
         if not answers:
             raise UsageError(f"{str(self.out)!r} has no answers; put them into {self.out / 'answers'}/CONDITION.json")
+        _check_number(list(answers))
         key = _read_key(self.out)
         for q in self._by_id:
             names = sorted(name for name, found in answers.items() if q in found)
@@ -258,7 +261,7 @@ class ExamRound:
                 random.Random(f"{q} {names}").shuffle(names)
                 key[q] = dict(zip(LETTERS, names, strict=False))
         _write(self.out / KEY, key)
-        labelled = {q: {label: answers[name][q] for label, name in key[q].items()} for q in self._by_id if key[q]}
+        labelled = {q: {label: answers[name][q] for label, name in key[q].items()} for q in self._by_id if key.get(q)}
         sheet = [
             {"q": q, "question": self._by_id[q].question, "gold": self._by_id[q].gold, "answers": by_label}
             for q, by_label in labelled.items()
@@ -355,6 +358,19 @@ def _chosen(conditions: Sequence[str], cases: list[ExamCase]) -> list[str]:
         if description(name) is None:
             raise UsageError(f"condition {name!r} is not known; use some of {', '.join(CONDITIONS)}, or N%")
     return list(dict.fromkeys(conditions)) or [name for name in DEFAULT_CONDITIONS if possible(cases, name)]
+
+
+def _check_number(conditions: Sequence[str]) -> None:
+    """Check that every condition gets a letter.
+
+    Raises:
+        UsageError: there are too many.
+    """
+    if len(conditions) > len(LETTERS):
+        raise UsageError(
+            f"a round has at most {len(LETTERS)} conditions, not {len(conditions)}: {', '.join(conditions)}; use "
+            "another --out for some of them"
+        )
 
 
 def _order(name: str) -> tuple[int, str]:
