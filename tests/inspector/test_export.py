@@ -23,6 +23,7 @@ from kompakt.inspector import export
 from kompakt.inspector.assets import bundle
 from kompakt.inspector.export import write_html
 from kompakt.session.store import open_store
+from kompakt.view import inspection
 from kompakt.view.inspection import open_inspection
 from kompakt.view.status import BY_AGENT
 
@@ -160,6 +161,37 @@ class TestPage:
             last = data_of(out)["content"][SESSION]["growth"]["steps"]
             page.evaluate(f"location.hash = location.hash + '/steps/{last}'")
             page.get_by_role("heading", name=f"Request {last} as sent").wait_for()
+
+    def test_a_sent_request_whose_answer_is_not_in_the_file_is_not_the_next_one(
+        self, browser: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(export, "MAX_MESSAGES", 2)
+        out = store.with_name("newest.html")
+        exported(store, out, session=SESSION)
+        content = data_of(out)["content"][SESSION]
+        steps = content["growth"]["steps"]
+        with opened(browser, out) as page:
+            page.get_by_role("heading", name=re.compile("Two boats")).wait_for()
+            page.evaluate(f"location.hash = location.hash + '/steps/{steps - 5}'")
+            page.get_by_role("heading", name=f"Request {steps - 5} as sent").wait_for()
+            page.get_by_role("link", name="Next").wait_for()
+
+    def test_everything_that_a_compaction_removed_is_in_the_file(
+        self, browser: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The inspector reads it in pages."""
+        monkeypatch.setattr(inspection, "MAX_REMOVED", 7)
+        out = store.with_name("pages.html")
+        exported(store, out, session=SESSION)
+        (view,) = data_of(out)["content"][SESSION]["compactions"].values()
+        assert len(view["removed"]) == len({one["seq"] for one in view["removed"]}) == view["removed_count"] > 100
+        with opened(browser, out) as page:
+            page.get_by_role("tab", name="Compactions").click()
+            page.locator("#panel td a").first.click()
+            page.locator("#removed .row").first.wait_for()
+            page.evaluate("document.querySelector('#removed').select(100, {middle: true})")
+            shown = page.locator("#removed .row[aria-selected=true]").inner_text()
+            assert view["removed"][100]["ref"] in shown
 
     def test_a_page_that_embeds_a_file_stays_where_it_is(self, browser: Any, store: Path) -> None:
         exported(store, store.with_name("inner.html"), session=SESSION)

@@ -27,7 +27,7 @@ from kompakt.version import __version__
 if TYPE_CHECKING:
     from kompakt.model.messages import JsonObject
     from kompakt.view.inspection import Inspection
-    from kompakt.view.values import MessageRow, SessionDetail, SessionRow, StepRequest
+    from kompakt.view.values import CompactionView, MessageRow, SessionDetail, SessionRow, StepRequest
 
 MAX_SESSIONS = 20
 """Sessions in one file: the newest."""
@@ -105,7 +105,7 @@ async def _content(inspection: Inspection, detail: SessionDetail) -> JsonObject:
         if row.state == "shortened":
             shown = (await inspection.message(id, row.seq)).shown
             texts[str(row.seq)]["shown"] = shown[:MAX_MESSAGE] if shown is not None else None
-    compactions = {one.id: await inspection.compaction(id, one.id) for one in detail.compactions}
+    compactions = {one.id: await _compaction(inspection, id, one.id) for one in detail.compactions}
     near = {mark.step + offset for mark in growth.compactions for offset in (-1, 0, 1)}
     newest = range(max(1, growth.steps + 1 - MAX_STEPS), growth.steps + 1)
     chosen = sorted({step for step in near if 1 <= step <= growth.steps} | set(newest))[-MAX_STEPS:]
@@ -121,6 +121,15 @@ async def _content(inspection: Inspection, detail: SessionDetail) -> JsonObject:
         "compactions": msgspec.to_builtins(compactions),
         "steps": {str(number): _step(await inspection.step(id, number), sizes) for number in chosen},
     }
+
+
+async def _compaction(inspection: Inspection, id: str, compaction: str) -> CompactionView:
+    """Return a compaction with everything that it removed; an inspection gives pages of it."""
+    view = await inspection.compaction(id, compaction)
+    removed = list(view.removed)
+    while page := (await inspection.compaction(id, compaction, start=len(removed))).removed:
+        removed += page
+    return msgspec.structs.replace(view, removed=tuple(removed))
 
 
 def _step(step: StepRequest, sizes: dict[int, int]) -> JsonObject:

@@ -639,6 +639,7 @@ class Inspection:
         body = await asyncio.to_thread(lambda: json_text(shown.body()))
         return StepRequest(
             step=n,
+            steps=last,
             seq=point.seq,
             at=point.at,
             model=moment.model,

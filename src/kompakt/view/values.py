@@ -219,6 +219,8 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request as it was sent, and the answer."""
 
     step: int
+    steps: int
+    """Requests that were sent; a higher ``step`` is the next one."""
     seq: int
     at: str | None = None
     model: str | None = None

@@ -38,7 +38,7 @@ export async function get(path, query = {}) {
     growth: () => content.growth,
     context: () => content.context,
     messages: () => (key === undefined ? messages(content, query) : message(content, Number(key))),
-    compactions: () => content.compactions[key],
+    compactions: () => compaction(content.compactions, key, query),
     steps: () => step(content, key),
   };
   const found = Object.hasOwn(parts, part) ? parts[part]() : null;
@@ -58,6 +58,12 @@ function list(all, {query = ''}) {
 function messages({rows: all, detail, notes}, {start = 0, limit = 100, kind = ''}) {
   const rows = kind ? all.filter((row) => row.kind === kind) : all;
   return {rows: rows.slice(start, start + limit), start, total: rows.length, messages: detail.messages, notes, complete: true};
+}
+
+/** Without a limit the answer has everything that the compaction removed. */
+function compaction(all, id, {start = 0, limit = Infinity}) {
+  const found = Object.hasOwn(all, id) ? all[id] : null;
+  return found && {...found, removed: found.removed.slice(start, start + limit)};
 }
 
 const row = (content, seq) => content.rows.find((one) => one.seq === seq);

@@ -291,7 +291,7 @@ function stepScreen(frame, place) {
   async function show() {
     const step = await get(session(frame.id, `/steps/${n}`), {}, frame.signal);
     const rows = [...step.rows, ...step.answer].map((row) => ({...row, state: 'sent'}));
-    const isNext = !step.answer.length;
+    const isNext = step.step > step.steps;
     const answers = new Set(step.answer.map((row) => row.seq));
     const list = h('k-rows', {id: 'sent', class: 'list tall', 'aria-label': `Messages of request ${n}`, on: {open: (event) => frame.message(event.detail.row.seq)}});
     const sizes = KINDS.filter((kind) => step.tokens[kind]);
