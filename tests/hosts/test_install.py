@@ -187,6 +187,38 @@ class TestUndo:
         run("install", "claude-code", "--undo", "--yes", *other, cwd=project)
         assert "still" not in run("install", "claude-code", "--undo", cwd=project).err
 
+    def test_an_empty_store_is_deleted_without_a_word_about_sessions(self, home: Path) -> None:
+        """`kompakt doctor` has created it. A store that the user has chosen stays."""
+        for environment in ({}, {"KOMPAKT_STORE": f"sqlite:///{home}/mine.db"}):
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in environment.items():
+                    patch.setenv(name, value)
+                run("install", "claude-code", "--yes")
+                assert run("doctor", "--client", "claude-code").code == 0
+                undone = run("install", "claude-code", "--undo", "--yes")
+            assert undone.code == 0 and "recorded session" not in undone.err
+        assert files_of(home).keys() == {"mine.db"}
+
+    @pytest.mark.parametrize(("ids", "said"), [(["s1"], "1 recorded session "), (["s1", "s2"], "2 recorded sessions ")])
+    def test_undo_counts_the_sessions_that_stay(self, home: Path, ids: list[str], said: str) -> None:
+        """Those of this agent, and names the command that deletes them."""
+        run("install", "claude-code", "--yes")
+        asyncio.run(record([*(f"claude-code/{id}" for id in ids), "codex/s3"]))
+        undone = run("install", "claude-code", "--undo", "--yes")
+        assert f"{said}of claude-code stay" in undone.err and "install claude-code --undo --erase" in undone.err
+        erased = run("install", "claude-code", "--undo", "--erase", "--dry-run")
+        assert f"would erase {said.replace('recorded ', '')}of claude-code" in erased.err
+        assert "sessions.db" in " ".join(files_of(home))
+
+    def test_a_store_that_cannot_be_read_does_not_stop_an_undo(self, home: Path) -> None:
+        run("install", "claude-code", "--yes")
+        store = home / ".local" / "share" / "kompakt" / "sessions.db"
+        store.parent.mkdir(parents=True)
+        store.write_bytes(b"not a database" * 1000)
+        undone = run("install", "claude-code", "--undo", "--yes")
+        assert undone.code == 0 and "removed from claude-code" in undone.err and "recorded sessions stay" in undone.err
+        assert store.exists()
+
     def test_undo_without_an_installation_does_nothing(self, home: Path) -> None:
         own_settings(home)
         before = files_of(home)
@@ -204,6 +236,15 @@ class TestUndo:
         run("install", "claude-code", "--undo", "--yes")
         assert "kompakt" not in settings.read_text()
         assert '"haiku", // best' in settings.read_text()
+
+
+async def record(ids: list[str]) -> None:
+    """Store a session under each id, as hooks do."""
+    url = places.store_url()
+    places.make_store_folder(url)
+    async with await open_store(url) as store:
+        for id in ids:
+            await (await store.session(id)).append([{"role": "user", "content": id}], format="anthropic")
 
 
 class TestErase:
@@ -245,8 +286,14 @@ class TestErase:
         for agent in ("claude-code", "codex"):
             assert run("install", agent, "--undo", "--erase", "--yes").code == 0
         assert not (home / "state" / "kompakt").exists()
-        data = (home / ".local" / "share" / "kompakt" / "sessions.db").read_bytes()
-        assert b"SessionStart" not in data
+        assert not (home / ".local" / "share" / "kompakt").exists()
+
+    def test_no_byte_of_an_erased_session_is_left(self, home: Path) -> None:
+        """Sessions of another agent keep the file of the store."""
+        self.use(home)
+        asyncio.run(record(["codex/s2"]))
+        assert run("install", "claude-code", "--undo", "--erase", "--yes").code == 0
+        assert b"claude-code" not in (home / ".local" / "share" / "kompakt" / "sessions.db").read_bytes()
 
     def test_with_nothing_to_erase_it_says_so_once(self, home: Path) -> None:
         done = run("install", "claude-code", "--undo", "--erase")
@@ -326,13 +373,14 @@ class TestInstall:
         before = files_of(home)
         assert run("install", "claude-code").out == ""
         outer, inner = pty.openpty()
-        os.write(outer, b"d\nn\n")
+        os.write(outer, b"d\nperhaps\nn\n")
         command = [sys.executable, "-m", "kompakt", "install", "claude-code"]
         done = subprocess.run(command, stdin=inner, capture_output=True, text=True, check=False)
         os.close(inner)
         os.close(outer)
         assert done.returncode == 1 and "nothing was changed" in done.stderr
-        assert done.stderr.count("Write these changes?") == 2
+        assert done.stderr.count("Install? [y]es, [N]o, [d]iff") == 3
+        assert done.stderr.count("please answer y, n or d") == 1
         assert "+++" in done.stdout and "SessionStart" in done.stdout
         assert "settings.json has long lines; they are shown with line breaks" in done.stderr
         assert files_of(home) == before
@@ -402,7 +450,7 @@ class TestInstall:
         assert [file["summary"] for file in changed["files"]] == ["updates 1 hook"]
         settings.write_text(settings.read_text().replace('"timeout": 10', '"timeout": 11'))
         undone = run("install", "claude-code", "--undo", "--dry-run")
-        assert undone.err.startswith("~/.claude/settings.json: removes 7 hooks and 1 status line (changed since")
+        assert undone.err.startswith("~/.claude/settings.json: would remove 7 hooks and 1 status line (changed")
 
     def test_a_plugin_is_one_entry(self) -> None:
         assert "plugin/kompakt.js: adds 1 plugin and 1 MCP server\n" in run("install", "opencode", "--yes").err
@@ -412,6 +460,42 @@ class TestInstall:
         """The error lists the few agents that there are."""
         refused = run("install", "vscode")
         assert refused.code == 2 and "claude-code, codex, opencode, pi" in refused.err
+        assert "did you mean" not in refused.err
+
+    @pytest.mark.parametrize(
+        ("name", "meant"), [("cluade", "claude"), ("claude-cod", "claude-code"), ("opencod", "opencode")]
+    )
+    def test_a_misspelled_agent_is_recognized(self, name: str, meant: str) -> None:
+        """It is not installed, but named beside the known ones."""
+        refused = run("install", name, "--yes")
+        assert refused.code == 2 and f"did you mean {meant}?" in refused.err and "codex, opencode, pi" in refused.err
+
+    @pytest.mark.parametrize("name", ["claude", "Claude", "CLAUDE-CODE", "Claude Code", "claude_code"])
+    def test_an_agent_may_be_spelled_in_several_ways(self, name: str) -> None:
+        assert json.loads(run("install", name, "--dry-run", "--json").out)["agent"] == "claude-code"
+
+    def test_what_is_recorded_and_where_is_said_before_the_question(self, home: Path) -> None:
+        """So that a person knows it when they answer; without a terminal, nothing was written."""
+        shown = run("install", "codex")
+        recorded, refused = shown.err.index("~/.local/share/kompakt/sessions.db"), shown.err.index("pass --yes")
+        assert recorded < refused and "any secrets" in shown.err and "hooks.log" in shown.err
+        notes = json.loads(run("install", "codex", "--dry-run", "--json").out)["notes"]
+        assert any(f"{home}/.local/share/kompakt/sessions.db" in note for note in notes)
+        assert "sessions.db" not in run("install", "codex", "--undo").err
+
+    def test_the_next_steps_are_doctor_and_then_a_restart(self) -> None:
+        done = run("install", "claude", "--yes")
+        doctor, restart = "kompakt doctor --client claude-code", "then restart claude-code"
+        assert done.err.index(doctor) < done.err.index(restart)
+
+    def test_a_dry_run_says_would(self) -> None:
+        """And at its end that nothing was changed."""
+        for options in ((), ("--undo",)):
+            shown = run("install", "claude-code", "--dry-run", *options).err
+            assert f"would {'remove' if options else 'add'} 7 hooks" in shown
+            assert shown.endswith("dry run: nothing was changed\n")
+            assert " adds " not in shown and " removes " not in shown and "will be" not in shown
+            run("install", "claude-code", "--yes")
 
 
 class TestCodex:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 from kompakt.cli.input import AsJson
 from kompakt.cli.output import waiting, wrapped
 from kompakt.cli.store_options import plural
-from kompakt.errors import UsageError
+from kompakt.errors import KompaktError, UsageError
 from kompakt.hosts import claude_code_settings, codex_settings, places, shim_settings
 from kompakt.hosts import install as installation
 from kompakt.hosts.install import HostPlan, PlannedChange, Scope
@@ -30,10 +31,18 @@ PLANS: dict[str, Callable[[Scope, Path | None], HostPlan]] = {
 }
 """Agents that kompakt can be installed into."""
 
+ALIASES = {"claude": "claude-code"}
+"""Other names of agents."""
+
+_CLOSE = 0.75
+"""Similarity from which a name is taken for a misspelled one."""
+
 WHERE: dict[Scope, str] = {"user": "your own settings", "project": "the settings of this folder"}
 """How a scope is named to people."""
 
-AgentName = Annotated[str, typer.Argument(metavar="AGENT", help=f"Coding agent: {', '.join(PLANS)}.")]
+AgentName = Annotated[
+    str, typer.Argument(metavar="AGENT", help=f"Coding agent: {', '.join(PLANS)}; claude means claude-code.")
+]
 Project = Annotated[bool, typer.Option("--project", help="Change the settings of this folder instead of your own.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 InstallDryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes as a diff; write nothing.")]
@@ -52,9 +61,25 @@ def plan_for(agent: str, *, project: bool = False) -> HostPlan:
     Raises:
         UsageError: the agent is unknown.
     """
-    if agent not in PLANS:
-        raise UsageError(f"no plugin for {agent!r}; kompakt has plugins for {', '.join(PLANS)}")
-    return PLANS[agent]("project" if project else "user", None)
+    name = spelled(agent)
+    name = ALIASES.get(name, name)
+    if name not in PLANS:
+        close = did_you_mean(name, [*PLANS, *ALIASES])
+        raise UsageError(f"there is no plugin for {agent!r}; {close}kompakt has plugins for {', '.join(PLANS)}")
+    return PLANS[name]("project" if project else "user", None)
+
+
+def spelled(agent: str) -> str:
+    """Return the name of an agent as options spell it: ``Claude Code`` is ``claude-code``."""
+    return re.sub(r"[\s_]+", "-", agent.strip().lower())
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question about a name that is probably misspelled; empty if it resembles no known one."""
+    from difflib import get_close_matches  # late: needed only for an error message
+
+    close = get_close_matches(name, list(known), n=1, cutoff=_CLOSE)
+    return f"did you mean {close[0]}? " if close else ""
 
 
 def installed_plans(agent: str) -> list[HostPlan]:
@@ -93,9 +118,11 @@ def install(
     changes = installation.plan_undo(plan) if undo else installation.plan_install(plan)
     needed = [change for change in changes if change.is_change]
     if not as_json:
-        _show(needed, plan, undo=undo, with_diff=dry_run)
+        _show(needed, plan, undo=undo, dry_run=dry_run)
         if erased is not None:
-            _say(*erased.summary)
+            _say(*erased.lines("would erase" if dry_run else "erases"))
+        if dry_run and (needed or erased):
+            _say("dry run: nothing was changed")
     is_done = False
     if (needed or erased) and not dry_run:
         _confirm(plan, needed, yes=yes, undo=undo, erase=bool(erased), as_json=as_json)
@@ -104,6 +131,7 @@ def install(
         is_done = bool(needed)
     if erased and not dry_run:
         _erase(erased)
+    left = _left(plan) if undo and not dry_run else []
     if as_json:
         report = _report(plan, needed, undo=undo, done=is_done)
         if erased is not None:
@@ -113,7 +141,8 @@ def install(
     if erased and not dry_run:
         _say(f"erased {plural(erased.sessions, 'session')} and {plural(len(erased.files), 'file')}")
     if is_done:
-        _say_done(plan, undo=undo, erase=erase)
+        _say_done(plan, undo=undo)
+    _say(*left)
 
 
 def _say(*texts: str) -> None:
@@ -121,16 +150,30 @@ def _say(*texts: str) -> None:
         typer.echo(wrapped(text), err=True)
 
 
-def _say_done(plan: HostPlan, *, undo: bool, erase: bool) -> None:
-    if not undo:
-        _say(f"kompakt was installed into {plan.agent} ({WHERE[plan.scope]})")
-        _say(f"next: restart {plan.agent} and run: {own_program()} doctor --client {plan.agent}")
+def _say_done(plan: HostPlan, *, undo: bool) -> None:
+    if undo:
+        _say(f"kompakt was removed from {plan.agent} ({WHERE[plan.scope]})", *_elsewhere(plan))
         return
-    _say(f"kompakt was removed from {plan.agent} ({WHERE[plan.scope]})", *_elsewhere(plan))
-    if not erase:
-        store = places.shown_store(places.store_url())
-        erasing = f"{own_program()} install {plan.agent} --undo --erase"
-        _say(f"note: recorded sessions stay in {store}; to delete them: {erasing}")
+    _say(f"kompakt was installed into {plan.agent} ({WHERE[plan.scope]})")
+    _say(f"next, test it: {own_program()} doctor --client {plan.agent}", f"then restart {plan.agent}")
+
+
+def _left(plan: HostPlan) -> list[str]:
+    """Return what is left of a removed plugin: its recorded sessions. A store without any sessions is deleted."""
+    from kompakt.hosts.erasure import delete_empty_store  # late: `--help` does not need it
+
+    store = places.shown_store(places.store_url())
+    erasing = f"{own_program()} install {plan.agent} --undo --erase"
+    try:
+        sessions = _plan_erasure(plan.agent).sessions
+    except KompaktError:  # the plugin is removed even if its store cannot be read
+        return [f"note: recorded sessions stay in {store}; to delete them: {erasing}"]
+    if sessions:
+        pronoun = "it" if sessions == 1 else "them"
+        stay = f"{plural(sessions, 'recorded session')} of {plan.agent} {'stays' if sessions == 1 else 'stay'}"
+        return [f"note: {stay} in {store}; to delete {pronoun}: {erasing}"]
+    deleted = delete_empty_store()
+    return [f"{deleted}: deleted, because no session was recorded in it"] if deleted else []
 
 
 def _elsewhere(plan: HostPlan) -> list[str]:
@@ -142,15 +185,34 @@ def _elsewhere(plan: HostPlan) -> list[str]:
     ]
 
 
-def _show(needed: list[PlannedChange], plan: HostPlan, *, undo: bool, with_diff: bool) -> None:
+def _show(needed: list[PlannedChange], plan: HostPlan, *, undo: bool, dry_run: bool) -> None:
     if not needed:
         _say(f"nothing to do: {plan.agent} has {'no' if undo else 'the'} plugin in {WHERE[plan.scope]}")
         _say(*(_elsewhere(plan) if undo else ()))
-    for change in needed if with_diff else ():
+    for change in needed if dry_run else ():
         _show_diff(change)
     for change in needed:  # below the diffs, which may be longer than the terminal
-        _say(f"{change.path}: {change.summary}{f' ({change.note})' if undo else ''}")
-    _say(*(f"note: {note}" for note in (() if undo or not needed else plan.notes)))
+        said = f"{change.summary}{f' ({change.note})' if undo else ''}"
+        _say(f"{change.path}: {_would(said) if dry_run else said}")
+    _say(*(f"note: {note}" for note in (() if undo or not needed else (*_recorded(plan), *plan.notes))))
+
+
+def _would(said: str) -> str:
+    """Return what an installation does in the words of a dry run: "would add 7 hooks" for "adds 7 hooks"."""
+    verbs = re.sub(r"(^|, )(add|update|remove|change)s ", r"\1\2 ", said)
+    return f"would {verbs}".replace("will be", "would be")
+
+
+def _recorded(plan: HostPlan) -> list[str]:
+    """Return what the plugin will write, and where, for a person who has not decided yet."""
+    url = places.store_url()
+    is_local = url.startswith("sqlite:///")
+    here = " Nothing is sent anywhere, and only your user can read the files." if is_local else ""
+    return [
+        f"Once it is installed, kompakt records the sessions of {plan.agent} as a whole, with any secrets in them, in "
+        f"{places.shown_store(url)}.{here}",
+        f"Failures of the plugin are logged in {places.log_file()}. A copy of your settings, for --undo, is beside it.",
+    ]
 
 
 def _show_diff(change: PlannedChange) -> None:
@@ -188,7 +250,7 @@ def _report(plan: HostPlan, needed: list[PlannedChange], *, undo: bool, done: bo
         "action": action,
         "done": done,
         "files": files,
-        "notes": plan.notes,
+        "notes": plan.notes if undo else [*_recorded(plan), *plan.notes],
     }
 
 
@@ -198,9 +260,10 @@ def _confirm(plan: HostPlan, needed: list[PlannedChange], *, yes: bool, undo: bo
         return
     if as_json or not sys.stdin.isatty():
         raise UsageError(f"pass --yes to {'remove kompakt from' if undo else 'install kompakt into'} {plan.agent}")
-    question = "Erase these for good?" if erase and not needed else "Write these changes?"
-    question = "Write these changes, and erase for good?" if erase and needed else question
-    choices = "yes, No, or diff [y/N/d]" if needed else "[y/N]"
+    question = "Remove?" if undo else "Install?"
+    if erase:
+        question = "Remove, and erase for good?" if needed else "Erase for good?"
+    choices = "[y]es, [N]o, [d]iff" if needed else "[y]es, [N]o"
     while True:
         try:
             answer = typer.prompt(f"{question} {choices}", default="n", show_default=False, err=True).strip().lower()
@@ -208,11 +271,14 @@ def _confirm(plan: HostPlan, needed: list[PlannedChange], *, yes: bool, undo: bo
             raise KeyboardInterrupt from None
         if answer in ("y", "yes"):
             return
-        if answer not in ("d", "diff") or not needed:
+        if answer in ("n", "no"):
             typer.echo("nothing was changed", err=True)
             raise typer.Exit(1)
-        for change in needed:
-            _show_diff(change)
+        if answer in ("d", "diff") and needed:
+            for change in needed:
+                _show_diff(change)
+        else:
+            typer.echo(f"please answer y{', n or d' if needed else ' or n'}", err=True)
 
 
 def hook(

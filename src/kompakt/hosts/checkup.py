@@ -175,7 +175,7 @@ def _check_server(command: str) -> HostCheck:
 def _checked(what: str, command: str, done: subprocess.CompletedProcess[bytes], works: bool) -> HostCheck:
     """Report how a command that is configured in the agent ended."""
     if works:
-        return HostCheck(what, "ok", f"answers: {command}")
+        return HostCheck(what, "ok", f"{command} answers")
     program = _SHARED.match(command)
     if program is not None and shutil.which(program[1]) is None:
         detail = f"{program[1]} is not on PATH, so it does nothing; add {bin_folder()} to the PATH of your shell"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,16 +32,17 @@ class ErasurePlan(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether there is anything to erase."""
         return bool(self.sessions or self.files)
 
-    @property
-    def summary(self) -> list[str]:
-        """Return what is erased, in one line per place."""
+    def lines(self, erases: str) -> list[str]:
+        """Return what is erased, in one line per place; ``erases`` is the verb."""
         if not self:
             return [f"nothing to erase: there are no recorded sessions of {self.agent}, and no files about them"]
+        sessions, files = (
+            f"{number:,} {noun}{'' if number == 1 else 's'}"
+            for number, noun in ((self.sessions, "session"), (len(self.files), "file"))
+        )
+        found = [f"{self.store}: {erases} {sessions} of {self.agent}"] if self.sessions else []
         folder = places.state_folder()
-        return [
-            f"{self.store}: erases {self.sessions:,} sessions of {self.agent}",
-            f"{folder}: erases {len(self.files):,} files about them, with the log of hooks",
-        ]
+        return [*found, *([f"{folder}: {erases} {files} about sessions, with the log of hooks"] if self.files else [])]
 
 
 async def plan_erasure(agent: str) -> ErasurePlan:
@@ -74,6 +77,25 @@ async def erase(plan: ErasurePlan) -> None:
     for folder, _, _ in os.walk(root, topdown=False):
         if not os.listdir(folder):
             os.rmdir(folder)
+
+
+def delete_empty_store() -> str | None:
+    """Delete the file of the default store if no session is in it; return its path if it was deleted."""
+    path = os.path.join(places.data_folder(), "sessions.db")
+    if places.store_url() != f"sqlite:///{path}" or not os.path.exists(path):
+        return None
+    try:
+        if os.path.getsize(path):
+            with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)) as db:
+                if db.execute("SELECT 1 FROM kompakt_heads LIMIT 1").fetchone():
+                    return None
+        for name in (path, f"{path}-wal", f"{path}-shm"):
+            Path(name).unlink(missing_ok=True)
+        if not os.listdir(places.data_folder()):
+            os.rmdir(places.data_folder())
+    except (sqlite3.Error, OSError):  # another program's file, or one that cannot be deleted: it stays
+        return None
+    return path
 
 
 async def _recorded(agent: str, *, delete: bool) -> list[Head]:
