@@ -178,6 +178,10 @@ def _describe(value: object) -> str:
     return name if value is None or isinstance(value, dict | list) or len(shown) > 40 else f"{name} {shown}"
 
 
+_CLOSE = 0.75
+"""Similarity from which a name is taken for a misspelled one: "cluade" is, "vscode" is not."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Suggest the known name closest to ``name``, or list all known names."""
     from difflib import get_close_matches  # late: needed only for an error message
@@ -185,3 +189,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = list(known)
     close = get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(sorted(names))}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question about a name that is probably misspelled; empty if it resembles no known one."""
+    from difflib import get_close_matches  # late: needed only for an error message
+
+    close = get_close_matches(name, list(known), n=1, cutoff=_CLOSE)
+    return f"did you mean {close[0]}? " if close else ""

@@ -103,10 +103,16 @@ class TestPlugins:
             monkeypatch.delenv(name, raising=False)
         assert "plugin claude-code" not in states(kom("doctor", "--offline", "--json").out)
         assert kom("install", "claude-code", "--yes").code == 0
-        state, detail = states(kom("doctor", "--offline", "--json").out)["plugin claude-code"]
-        place = ".local/share/kompakt/sessions.db"
-        assert state == "ok" and f"in your own settings; sessions in {tmp_path}/own/{place}" in detail
-        assert f"sessions in ~/{place}" in " ".join(kom("doctor", "--offline").out.split())
+        found = states(kom("doctor", "--offline", "--json").out)
+        state, detail = found["plugin claude-code"]
+        assert state == "ok" and "in your own settings; to test it: " in detail
+        assert detail.endswith("kompakt doctor --client claude-code")
+        assert found["recorded sessions"][1].endswith(f" {tmp_path}/own/.local/share/kompakt/sessions.db")
+        assert found["log of hooks"][1].endswith(f" {tmp_path}/own/.local/state/kompakt/hooks.log")
+        assert found["store"][1].startswith(f"store of the gateway: {tmp_path}/own/.local/share/kompakt/gateway.db")
+        shown = " ".join(kom("doctor", "--offline").out.split())
+        for name in ("share/kompakt/sessions.db", "state/kompakt/hooks.log", "share/kompakt/gateway.db"):
+            assert f" ~/.local/{name}" in shown
         (tmp_path / "own" / ".claude" / "settings.json").write_text("{")
         assert states(kom("doctor", "--offline", "--json").out)["plugin claude-code"][0] == "problem"
 

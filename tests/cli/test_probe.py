@@ -73,3 +73,31 @@ class TestCommand:
     def test_it_prints_json(self) -> None:
         done = run("doctor", "--client", "codex", "--gateway", f"http://127.0.0.1:{free_port()}", "--json")
         assert done.code == 1 and json.loads(done.out)["protected"] is False
+
+
+class TestWithoutPlugin:
+    """The first command that a person tries may be doctor."""
+
+    @pytest.fixture(autouse=True)
+    def home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+
+    @pytest.mark.parametrize("name", ["claude", "Claude"])
+    def test_the_command_that_installs_the_plugin_is_named(
+        self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """If nothing else protects the agent."""
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{free_port()}")
+        done = run("doctor", "--client", name, cwd=tmp_path)
+        assert done.code == 1 and done.out.rstrip().endswith("kompakt install claude-code")
+
+    def test_with_a_gateway_the_plugin_is_not_mentioned(self, tmp_path: Path) -> None:
+        url = f"http://127.0.0.1:{free_port()}"
+        done = run("doctor", "--client", "claude", "--gateway", url, cwd=tmp_path)
+        assert done.code == 1 and "install" not in done.out
+
+    def test_a_misspelled_client_is_recognized(self) -> None:
+        done = run("doctor", "--client", "cluade")
+        assert done.code == 2 and "did you mean claude? use one of aider, claude, " in done.err

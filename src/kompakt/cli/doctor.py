@@ -13,10 +13,10 @@ import msgspec
 import typer
 
 from kompakt.cli import config
-from kompakt.cli.input import AsJson
+from kompakt.cli.input import AsJson, spelled
 from kompakt.cli.output import print_line, waiting, wrapped
 from kompakt.cli.store_options import STORE, read_key
-from kompakt.errors import KompaktError, UsageError
+from kompakt.errors import KompaktError, UsageError, did_you_mean
 from kompakt.gateway.outcomes import OUTCOME_HEADER, OUTCOMES, PROTECTED, UNTOUCHED, UNTOUCHED_HEADER
 from kompakt.model.json import indented_json
 from kompakt.model.tokens import Counter
@@ -125,9 +125,9 @@ def doctor(
       kompakt doctor --store kompakt.db --offline --json
     """
     if client is not None:
-        if gateway is None:
-            _report_installation(client, as_json=as_json)
-        _report_probe(client, gateway, model, gateway_key, as_json=as_json)
+        client = spelled(client)
+        is_without_plugin = gateway is None and _report_installation(client, as_json=as_json)
+        _report_probe(client, gateway, model, gateway_key, as_json=as_json, offers_plugin=is_without_plugin)
     packages = {name: _version(name) for name in (*CORE, *EXTRAS)}
     found = [*_packages(packages), _tokenizer(), *_configuration(context), *_plugins()]
     flags = {"store": store, "key_file": key_file, "upstreams": upstream}
@@ -164,24 +164,27 @@ def _packages(packages: dict[str, str | None]) -> Iterator[Diagnosis]:
             yield Diagnosis(what, "ok", ", ".join(f"{name} {packages[name]}" for name in names))
 
 
-def _report_installation(name: str, *, as_json: bool) -> None:
-    """Report whether the plugin in an agent works; return if there is none for this agent."""
-    from kompakt.cli.install import PLANS, WHERE, installed_plans  # late: only this option needs them
+def _report_installation(name: str, *, as_json: bool) -> bool:
+    """Report whether the plugin in an agent works.
+
+    If there is none, return whether it could be installed.
+    """
+    from kompakt.cli.install import ALIASES, PLANS, WHERE, installed_plans  # late: only this option needs them
     from kompakt.hosts.checkup import check_host
 
-    agent = {"claude": "claude-code"}.get(name, name)
+    agent = ALIASES.get(name, name)
     if agent not in PLANS:
         client_named(name)  # a typo is reported before anything is sent
-        return
+        return False
     plans = installed_plans(agent)
     if not plans:
-        fix = f"the plugin is not installed in {agent}; install it with: {own_program()} install {agent}"
+        fix = f"the plugin is not installed in {agent}; install it with: {_installing(name)}"
         if name == "claude-code":  # the gateway knows this client as claude
             report = {"client": agent, "works": False, "reason": fix}
             typer.echo(indented_json(report) if as_json else wrapped(fix), nl=not as_json)
             raise typer.Exit(1)
         typer.echo(wrapped(f"the plugin is not installed in {agent}, so the gateway is checked"), err=True)
-        return
+        return True
     with waiting(f"running a test session through the plugin in {agent}"):
         found = {plan: list(check_host(plan)) for plan in plans}
     works = {plan.scope: all(check.works for check in checks) for plan, checks in found.items()}
@@ -205,7 +208,15 @@ def _report_installation(name: str, *, as_json: bool) -> None:
     raise typer.Exit(0 if all(works.values()) else 1)
 
 
-def _report_probe(name: str, url: str | None, model: str | None, key: str | None, *, as_json: bool) -> None:
+def _installing(name: str) -> str:
+    from kompakt.cli.install import ALIASES
+
+    return f"{own_program()} install {ALIASES.get(name, name)}"
+
+
+def _report_probe(
+    name: str, url: str | None, model: str | None, key: str | None, *, as_json: bool, offers_plugin: bool
+) -> None:
     client_named(name)  # a typo is reported before anything is sent
     with waiting("waiting for the gateway and the provider"):
         found = probe(name, url=url, model=model, key=key)
@@ -218,9 +229,12 @@ def _report_probe(name: str, url: str | None, model: str | None, key: str | None
         print_line("  gateway   ", f"{found.url}, outcome {found.outcome}, session {found.session or 'none'}")
         typer.echo(f"  provider  answered {found.status}" + _hint(found.status))
     variable = client_named(name).variable
-    if variable is not None and not os.environ.get(variable):
+    is_answered = found.outcome is not None or url is not None
+    if is_answered and variable is not None and not os.environ.get(variable):
         note = f"{variable} is not set in this shell; {name} will not use the gateway when started here"
         print_line("  note      ", note)
+    if offers_plugin and not found.protected:
+        typer.echo(wrapped(f"to install the plugin, which needs no gateway: {_installing(name)}"))
     raise typer.Exit(0 if found.protected else 1)
 
 
@@ -259,10 +273,12 @@ def _configuration(context: typer.Context) -> Iterator[Diagnosis]:
 
 
 def _plugins() -> Iterator[Diagnosis]:
-    """List the coding agents with a plugin, and where their sessions are."""
+    """List the coding agents with a plugin, and where their sessions and the log are."""
     from kompakt.cli.install import PLANS, WHERE, installed_plans  # late: `--help` does not need these
     from kompakt.hosts import places
+    from kompakt.hosts.checkup import check_log
 
+    is_used = False
     for agent in PLANS:
         try:
             scopes = [WHERE[plan.scope] for plan in installed_plans(agent)]
@@ -270,11 +286,14 @@ def _plugins() -> Iterator[Diagnosis]:
             yield Diagnosis(f"plugin {agent}", "problem", str(error))
             continue
         if scopes:
-            store = places.shown_store(places.store_url())
-            detail = (
-                f"in {' and '.join(scopes)}; sessions in {store}; to test it: {own_program()} doctor --client {agent}"
-            )
-            yield Diagnosis(f"plugin {agent}", "ok", detail)
+            is_used = True
+            test = f"{own_program()} doctor --client {agent}"
+            yield Diagnosis(f"plugin {agent}", "ok", f"in {' and '.join(scopes)}; to test it: {test}")
+    if is_used:
+        store = places.shown_store(places.store_url())
+        yield Diagnosis("recorded sessions", "ok", f"plugins record sessions in {store}")
+        log = check_log()
+        yield Diagnosis(log.what, log.state, log.detail)
 
 
 def _connections(flags: dict[str, Any], *, offline: bool) -> Iterator[Diagnosis]:
@@ -309,6 +328,7 @@ def _store(settings: GatewayConfig, *, offline: bool) -> Diagnosis:
     url = store_url(settings.store)
     path = url.removeprefix("sqlite:///")
     shown = without_password(url) if path == url else path
+    shown = f"store of the gateway: {shown}" if url == default_store() else shown
     if path != url and path and not Path(path).exists():
         if url == default_store():
             return Diagnosis("store", "note", f"{shown} does not exist yet; `{own_program()} serve` creates it")
@@ -419,9 +439,10 @@ def client_named(name: str) -> AgentProfile:
     Raises:
         UsageError: the client is unknown.
     """
-    found = CLIENTS.get(name.removesuffix("-code").removesuffix("-cli"))
+    found = CLIENTS.get(spelled(name).removesuffix("-code").removesuffix("-cli"))
     if found is None:
-        raise UsageError(f"unknown client {name!r}; use one of {', '.join(sorted({*CLIENTS, 'claude-code'}))}")
+        known = sorted({*CLIENTS, "claude-code"})
+        raise UsageError(f"unknown client {name!r}; {did_you_mean(spelled(name), known)}use one of {', '.join(known)}")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -13,6 +14,11 @@ from kompakt.errors import InputError, UsageError
 from kompakt.files import Loaded, load
 from kompakt.model.messages import History
 from kompakt.wire.wire import Problem
+
+
+def spelled(agent: str) -> str:
+    """Return the name of an agent as options spell it: ``Claude Code`` is ``claude-code``."""
+    return re.sub(r"[\s_]+", "-", agent.strip().lower())
 
 
 def option(name: str, metavar: str, help: str, **rest: Any) -> Any:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kompakt.cli.input import AsJson
+from kompakt.cli.input import AsJson, spelled
 from kompakt.cli.output import waiting, wrapped
 from kompakt.cli.store_options import plural
-from kompakt.errors import KompaktError, UsageError
+from kompakt.errors import KompaktError, UsageError, did_you_mean
 from kompakt.hosts import claude_code_settings, codex_settings, places, shim_settings
 from kompakt.hosts import install as installation
 from kompakt.hosts.install import HostPlan, PlannedChange, Scope
@@ -33,9 +33,6 @@ PLANS: dict[str, Callable[[Scope, Path | None], HostPlan]] = {
 
 ALIASES = {"claude": "claude-code"}
 """Other names of agents."""
-
-_CLOSE = 0.75
-"""Similarity from which a name is taken for a misspelled one."""
 
 WHERE: dict[Scope, str] = {"user": "your own settings", "project": "the settings of this folder"}
 """How a scope is named to people."""
@@ -67,19 +64,6 @@ def plan_for(agent: str, *, project: bool = False) -> HostPlan:
         close = did_you_mean(name, [*PLANS, *ALIASES])
         raise UsageError(f"there is no plugin for {agent!r}; {close}kompakt has plugins for {', '.join(PLANS)}")
     return PLANS[name]("project" if project else "user", None)
-
-
-def spelled(agent: str) -> str:
-    """Return the name of an agent as options spell it: ``Claude Code`` is ``claude-code``."""
-    return re.sub(r"[\s_]+", "-", agent.strip().lower())
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question about a name that is probably misspelled; empty if it resembles no known one."""
-    from difflib import get_close_matches  # late: needed only for an error message
-
-    close = get_close_matches(name, list(known), n=1, cutoff=_CLOSE)
-    return f"did you mean {close[0]}? " if close else ""
 
 
 def installed_plans(agent: str) -> list[HostPlan]:

@@ -81,7 +81,7 @@ def check_host(plan: HostPlan) -> Iterator[HostCheck]:
     if not servers and not has_recall(plan.scope):
         yield HostCheck("MCP server", "problem", no_recall())
     yield asyncio.run(_check_store())
-    yield _check_log()
+    yield check_log()
 
 
 def _check_program(plan: HostPlan) -> HostCheck:
@@ -199,17 +199,18 @@ async def _check_store() -> HostCheck:
             await session.delete()
     except (KompaktError, OSError) as error:
         return HostCheck("store", "problem", f"{shown}: {error}")
-    return HostCheck("store", "ok", f"{shown} can be written")
+    return HostCheck("store", "ok", f"sessions are recorded in {shown}, which can be written")
 
 
-def _check_log() -> HostCheck:
+def check_log() -> HostCheck:
     """Show the newest failure of a hook; an old one is no problem."""
     try:
         with open(places.log_file(), encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()
     except OSError:
         lines = []
-    if not lines:
-        return HostCheck("log of hooks", "ok", "no failures")
     path = places.log_file()
-    return HostCheck("log of hooks", "note", f"{len(lines)} failures in {path}, the last: {lines[-1]}")
+    if not lines:
+        return HostCheck("log of hooks", "ok", f"no failures so far; they are logged in {path}")
+    failures = f"{len(lines):,} failure{'' if len(lines) == 1 else 's'}"
+    return HostCheck("log of hooks", "note", f"{failures} in {path}, the last: {lines[-1]}")
