@@ -361,8 +361,10 @@ NOT_COMMITTED = "Edited after the last commit: "
 
 MAX_NAMED_FILES = 8
 
-_COMMIT = re.compile(r"\bgit(?: -[cC] \S+| --\S+)* (?:commit|merge|cherry-pick|rebase|am|revert|pull)(?![\w-])")
-_PUSH = re.compile(r"\bgit(?: -[cC] \S+| --\S+)* push\b|\bgh pr (?:create|merge)\b")
+_COMMIT = re.compile(r"g(?<!\w.)it(?: -[cC] \S+| --\S+)* (?:commit|merge|cherry-pick|rebase|am|revert|pull)(?![\w-])")
+_PUSH = re.compile(r"g(?<!\w.)(?:it(?: -[cC] \S+| --\S+)* push|h pr (?:create|merge))\b")
+"""Patterns with a fixed first letter, which is fast."""
+
 _COMMIT_TOOL = re.compile(r"commit|push|merge|pull_request", re.IGNORECASE)
 
 _NEVER, _UNKNOWN = -2.0, -0.05
@@ -420,20 +422,22 @@ class WorkState:
         return found
 
     def _read_calls(self) -> None:
-        """Find the newest run, commit and push. Older calls change nothing, so most are never looked at."""
-        if any(event.effect.command is not None for event in self._calls):
-            self._has_shell = True
-        if (run := _newest(self._calls, _runs)) is not None:
-            self._last_run, self._not_run = run, []
-        if (commit := _newest(self._calls, _commits)) is not None:
-            self._last_commit, self._not_committed = commit, []
-        if (push := _newest(self._calls, _pushes)) is not None:
-            self._last_push = push
+        """Find the newest run, commit and push. Older ones change nothing, so most calls are never looked at."""
+        calls = self._calls
+        self._has_shell = self._has_shell or any(event.effect.command is not None for event in calls)
+        by_tool = _newest(calls, _uses_commit_tool)
+        self._last_run = max(self._last_run, _newest(calls, _runs))
+        self._last_commit = max(self._last_commit, by_tool, _newest(calls, _commits))
+        self._last_push = max(self._last_push, by_tool, _newest(calls, _pushes))
+        if self._last_run >= 0:
+            self._not_run = []
+        if self._last_commit >= 0:
+            self._not_committed = []
 
 
-def _newest(calls: Sequence[ToolUse], does: Callable[[ToolUse], bool]) -> int | None:
-    """Return the position of the newest call that does something; ``None`` if none does."""
-    return next((event.at for event in reversed(calls) if does(event)), None)
+def _newest(calls: Sequence[ToolUse], does: Callable[[ToolUse], bool]) -> float:
+    """Return the position of the newest call that does something; before 0 if none does."""
+    return next((event.at for event in reversed(calls) if does(event)), _NEVER)
 
 
 def _runs(event: ToolUse) -> bool:
@@ -441,24 +445,27 @@ def _runs(event: ToolUse) -> bool:
     effect = event.effect
     if effect.command is not None:
         return runs_something(effect.command)
-    return not effect.files and not effect.searches and not _COMMIT_TOOL.search(event.call.name)
+    return not effect.files and not effect.searches and not _uses_commit_tool(event)
+
+
+def _uses_commit_tool(event: ToolUse) -> bool:
+    return event.effect.command is None and _COMMIT_TOOL.search(event.call.name) is not None
 
 
 def _commits(event: ToolUse) -> bool:
-    return _records(event, _COMMIT)
+    return _has_passed(event, _COMMIT)
 
 
 def _pushes(event: ToolUse) -> bool:
-    return _records(event, _PUSH)
+    return _has_passed(event, _PUSH)
 
 
-def _records(event: ToolUse, pattern: re.Pattern[str]) -> bool:
-    """Return whether a call is a command of a kind that passed, or a tool that commits and pushes."""
-    assert event.result is not None
-    command = event.effect.command
-    if command is None:
-        return _COMMIT_TOOL.search(event.call.name) is not None
-    return pattern.search(command) is not None and not has_failed(event.result, event.effect)
+def _has_passed(event: ToolUse, pattern: re.Pattern[str]) -> bool:
+    """Return whether a call is a command of a kind, and did not fail."""
+    command, result = event.effect.command, event.result
+    if command is None or result is None or not pattern.search(command):
+        return False
+    return not has_failed(result, event.effect)
 
 
 def _joined(earlier: Sequence[str], paths: Sequence[str]) -> list[str]:
