@@ -61,7 +61,9 @@ def test_the_provider_compacts_on_demand(format: str, streams: bool) -> None:
             agent = Agent(client, tools=Desk().tools, system=SYSTEM, store=store, compaction=config("demand"))
             task = script.task(TASK)
             if streams:
-                result = (await watched(agent, task, session="s")).result
+                seen = await watched(agent, task, session="s")
+                result, compacted = seen.result, [event for event in seen.events if type(event) is Compacted]
+                assert compacted and all(event.report and event.report.session == "s" for event in compacted)
             else:
                 result = await agent.run(task, session="s")
             await agent.close()

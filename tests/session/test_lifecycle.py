@@ -11,7 +11,9 @@ import pytest
 from tests.session.builders import answered, asked, called, fresh, run, said, text, turn, turns
 
 import kompakt
+from kompakt.engine.compaction.report import on_compaction
 from kompakt.engine.pivot.pivot import Material
+from kompakt.engine.strategies import Truncation
 from kompakt.model.phrases import RESUME_PROMPT
 from kompakt.session import compaction
 from kompakt.session.session import Session
@@ -105,6 +107,22 @@ class TestRequests:
             done = await session.compact(1_000_000)
             assert (done.id, done.changed, done.tokens_before) == (None, False, done.tokens_after)
             assert await session.head() == before
+
+        run(work())
+
+    def test_reports_name_the_session(self) -> None:
+        async def work() -> None:
+            session, heard = await started(), list[str | None]()
+            stop = on_compaction(lambda report: heard.append(report.session))
+            try:
+                compacted = await session.compact(BUDGET)
+                applied = await session.apply(Truncation(target=300))
+            finally:
+                stop()
+            replaced = await session.replace([{"role": "user", "content": "Go on."}], format="openai-chat")
+            for done in (compacted, applied, replaced):
+                assert done.changed and done.report is not None and done.report.session == session.id
+            assert heard == [session.id] * 2
 
         run(work())
 

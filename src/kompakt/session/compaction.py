@@ -470,6 +470,7 @@ def _prepared(
         narrative=_cleaned(combined(context.narratives), reader.codec),
         recoverable=RECOVERABLE,
         seconds=run.seconds,
+        session=reader.head.name,
     )
     record = build_record(
         [_entry(session, one, reader.codec) for one in kept],

@@ -66,7 +66,9 @@ async def publish(
                 return draft
             view = _view(draft, now, history)
             state = _provider_state(reader, now, view, shown)
-            report = _report(now, history, view, state, policy="provider", reason=shown.reason, summary=shown.summary)
+            report = _report(
+                session, now, history, view, state, policy="provider", reason=shown.reason, summary=shown.summary
+            )
             if not fits(report.tokens_after):
                 return Draft(head, reader.codec)
             prepared = _prepared(now, view, state, report, tip=reader.head.rows, markers=markers, auto=is_auto(markers))
@@ -108,7 +110,7 @@ async def replace(session: Session, history: History, *, reason: str) -> Session
         view = _view(draft, now, history)
         ledger = ledger_without(now, {entry.seq for entry in view})
         state = SavedContext(breaks=tuple(range(1, len(view))), stripped=len(view), ledger=ledger)
-        report = _report(now, history, view, state, policy="replace", reason=reason)
+        report = _report(session, now, history, view, state, policy="replace", reason=reason)
         done[:] = [_prepared(now, view, state, report, tip=draft.head.rows)]
         draft.add_event(done[0].record)
         return draft
@@ -137,6 +139,7 @@ def _view(draft: Draft, now: ResumedSession, history: History) -> list[ViewEntry
 
 
 def _report(
+    session: Session,
     now: ResumedSession,
     history: History,
     view: Sequence[ViewEntry],
@@ -158,6 +161,7 @@ def _report(
         messages_after=len(view),
         told=summary,
         recoverable=RECOVERABLE,
+        session=session.id,
     )
 
 
