@@ -106,7 +106,20 @@ class TestStreamedAnswers:
             body = request(format, history(format, 6), **more)
             answer = httpx.post(gate.url + STREAMED[format], json=body, headers=HEADERS[format], timeout=120)
             assert answer.content == b"".join(good.chunks) and answer.headers["x-kompakt-outcome"] == "compacted"
-            assert len(upstream.raw) == 2
+            assert len(upstream.raw) == 2 and gate.metric("kompakt_overflows_recovered_total") == 1
+
+    @pytest.mark.parametrize("last", ["too long", "failed"])
+    def test_a_request_that_is_never_accepted_is_not_counted_as_recovered(self, last: str, tmp_path: Path) -> None:
+        refusal = {"error": {"message": LONG, "code": "context_length_exceeded"}}
+        replies = [said(refusal, 400)] + [said(refusal, 400) if last == "too long" else said({}, 500)] * 5
+        with (
+            Upstream(lambda _: replies.pop(0)) as upstream,
+            gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate,
+        ):
+            body = request("openai-chat", history("openai-chat", 60))
+            answer = httpx.post(gate.url + PATHS["openai-chat"], json=body, headers=HEADERS["openai-chat"], timeout=120)
+            assert answer.status_code >= 400 and len(upstream.raw) >= 2
+            assert gate.metric("kompakt_overflows_recovered_total") == 0
 
 
 # --- a store that is down -----------------------------------------------------------------------------------------

@@ -379,9 +379,10 @@ class Proxy:
             smaller = await self._smaller(job, plan, found) if found is not None and tries < TRIES else None
             if smaller is None:
                 plan.oversized = plan.oversized or found is not None
+                if tries > 1 and found is None and upstream.status < 400:
+                    self._metrics.overflows_recovered.inc()
                 return upstream, plan
             await upstream.response.aclose()
-            self._metrics.overflows_recovered.inc()
             plan = smaller
 
     def _overflow(self, job: Job, upstream: UpstreamResponse) -> Overflow | None:
