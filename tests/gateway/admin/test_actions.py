@@ -15,6 +15,8 @@ from tests.gateway.gateway_server import gateway
 from tests.gateway.payloads import FILLER, answering, history, request
 from tests.gateway.upstreams import Upstream, wait_for
 
+from kompakt.gateway.storage.changes import ChangedSessions
+
 __all__ = ["stage"]
 
 EDITED = "The queue stalls because of the index lock.\nNever touch the migrations folder."
@@ -178,6 +180,31 @@ class TestTogether:
 
         wait_for(is_recorded, "it is recorded again")
         assert stage.ask("GET", f"/inspect/api/sessions/{id}").json()["pins"] == []
+
+    def test_a_session_deleted_while_it_is_compacted_is_no_failure_of_the_store(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answer, _ = stage.send("anthropic", 10)
+        id = answer.headers["x-kompakt-session"]
+        act(stage, id, "pin", text=PINNED)
+        record, deleted = ChangedSessions.record, list[str]()
+
+        async def delete_first(changed: ChangedSessions, owner: Any, branch: Any, *rest: Any) -> None:
+            deleted.append(branch.session)
+            await changed._storage.store_of(owner).delete(branch.session)
+            await record(changed, owner, branch, *rest)
+
+        monkeypatch.setattr(ChangedSessions, "record", delete_first)
+        answer, sent = stage.send("anthropic", 40)
+        assert deleted == [id] and len(sent) < len(whole("anthropic", 40))
+        assert json.dumps(PINNED)[1:-1].encode() not in sent  # the pin was deleted with the session
+        assert answer.headers["x-kompakt-outcome"] == "compacted" and "x-kompakt-degraded" not in answer.headers
+        assert stage.gates[0].metric("kompakt_store_failures_total") == 0
+        assert by_both(stage, "anthropic", 41).startswith(sent[: len(sent) // 2])
+        stage.recorded(id, compactions=1)
+        assert stage.ask("GET", f"/kompakt/sessions/{id}").json()["session"]["messages"] >= len(
+            history("anthropic", 40)
+        )
 
 
 @pytest.mark.parametrize("action", ["undo", "redo", "edit"])

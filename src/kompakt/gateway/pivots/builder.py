@@ -259,8 +259,13 @@ class PivotMaker:
         if degraded is None and match.changes is not None and match.changes.session == branch.session:
             try:
                 return await self._make_recorded(owner, chain, match, terms)
-            except (StoreError, UsageError) as error:  # or the session was deleted meanwhile
+            except StoreError as error:
                 degraded = self._storage.store_failed(error)
+            except UsageError:  # the session was deleted meanwhile: it is recorded again, without what people changed
+                self._storage.forget(owner, [branch.session])
+                own = match.found is not None and match.found.pivot.session == branch.session
+                match = msgspec.structs.replace(match, changes=None, found=None if own else match.found)
+                terms = msgspec.structs.replace(terms, pins=(), changes=0)
         if degraded is None:
             try:
                 branch = await self._storage.record(owner, chain, branch, covers=_covered(chain, match))

@@ -239,7 +239,7 @@ class GatewayStorage:
             changes.note(changed, notes)
             lost = {session for name, session in expected.items() if name not in notes}
             if lost:
-                self._forget(owner, lost)
+                self.forget(owner, lost)
                 raise _Lost
             expected = {}
             marks = {at: notes[name] for at, name in zip(page, names, strict=True) if name in notes}
@@ -262,7 +262,7 @@ class GatewayStorage:
                 break
         return cached.found, branch or cached.branch
 
-    def _forget(self, owner: Owner, sessions: Collection[str]) -> None:
+    def forget(self, owner: Owner, sessions: Collection[str]) -> None:
         """Remove sessions that are no longer in the store from the caches."""
         self.losses += 1
         self._on_loss()
@@ -359,7 +359,7 @@ class GatewayStorage:
         try:
             return await self.call(recorder.recall_in_branch(self.store_of(owner), recorded, query, tokens=tokens))
         except UsageError:  # the session was deleted after it was recorded
-            self._forget(owner, [recorded.session])
+            self.forget(owner, [recorded.session])
             recorded = await self.record(owner, chain, branch)
             return await self.call(recorder.recall_in_branch(self.store_of(owner), recorded, query, tokens=tokens))
 
@@ -532,7 +532,7 @@ class GatewayStorage:
             try:
                 await self.record(owner, chain, branch, recreates=False)
             except SessionGone:
-                self._forget(owner, [branch.session])
+                self.forget(owner, [branch.session])
 
         if not self._written.holds(place, chain):
             self._queue.put(place, chain, write)
