@@ -21,7 +21,7 @@ from tests.histories.plain import build
 import kompakt
 from kompakt import Policy
 from kompakt.errors import UsageError
-from kompakt.fleet import FleetRow, FleetSummary, StoreSelection, rows, run
+from kompakt.fleet import FleetRow, FleetSummary, StoreSelection, local, rows, run
 from kompakt.fleet.jobs import LOST, FleetSettings, Variant
 from kompakt.fleet.local import WorkerFailure, run_serially
 from kompakt.fleet.output import parts
@@ -144,7 +144,18 @@ class TestKilledWorkers:
     ) -> None:
         source = write_bodies(tmp_path / "in", 1)
         monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
-        with pytest.raises(WorkerFailure, match=r"a worker cannot run: FileNotFoundError: .*missing"):
+        with pytest.raises(WorkerFailure, match=r"a worker cannot run: .*missing"):
+            run("check", source, tmp_path / "out", workers=1)
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+    def test_a_job_ends_when_its_threads_have_ended(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        source = write_bodies(tmp_path / "in", 1)
+
+        def fail(*_: object) -> None:
+            raise RuntimeError("unexpected")
+
+        monkeypatch.setattr(local._Pool, "_next", fail)
+        with pytest.raises(WorkerFailure, match="ended before the job"):
             run("check", source, tmp_path / "out", workers=1)
 
     def test_workers_end_with_the_job(self, tmp_path: Path) -> None:

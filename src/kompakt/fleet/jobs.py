@@ -80,13 +80,12 @@ def pickled(settings: FleetSettings) -> bytes:
         UsageError: a policy cannot be pickled.
     """
     for name, policy in settings.policies.items():
-        try:
-            pickle.dumps(policy)
-        except Exception as error:  # noqa: BLE001 — a policy may contain anybody's objects, which raise anything
+        found = attempt(lambda policy=policy: pickle.dumps(policy))
+        if isinstance(found, Failure):
             raise UsageError(
-                f"policy {name!r} cannot be sent to worker processes: {error}; use classes and functions at the top "
-                "level of a module, not lambdas or local ones"
-            ) from None
+                f"policy {name!r} cannot be sent to worker processes: {found.reason}; use classes and functions at the "
+                "top level of a module, not lambdas or local ones"
+            )
     return pickle.dumps(settings)
 
 

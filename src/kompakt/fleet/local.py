@@ -51,7 +51,7 @@ def run_local(tasks: Sequence[FleetTask], settings: FleetSettings, workers: int)
 
     Raises:
         UsageError: a policy cannot be sent to a worker.
-        WorkerFailure: a worker cannot start.
+        WorkerFailure: a worker cannot start, or all of them have ended.
     """
     pool = _Pool(tasks, settings)
     for _ in range(min(workers, len(tasks))):
@@ -62,6 +62,8 @@ def run_local(tasks: Sequence[FleetTask], settings: FleetSettings, workers: int)
             try:
                 result = pool.results.get(timeout=HEARTBEAT)
             except queue.Empty:
+                if not pool.is_running and pool.results.empty():
+                    raise WorkerFailure("the worker processes ended before the job") from None
                 yield []
                 continue
             if isinstance(result, WorkerFailure):
@@ -87,6 +89,11 @@ class _Pool:
         thread = threading.Thread(target=self._attend, daemon=True)
         self._threads.append(thread)
         thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there may be more results."""
+        return any(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
         """End all workers."""
@@ -119,8 +126,8 @@ class _Pool:
                 self.results.put(failed_rows(task, self._settings, LOST) if rows is None else rows)
         except WorkerFailure as failure:
             self.results.put(failure)
-        except Exception as error:  # noqa: BLE001 — the driver would wait for ever for a thread that ends without a result
-            self.results.put(WorkerFailure(f"a worker cannot run: {type(error).__name__}: {error}"))
+        except OSError as error:
+            self.results.put(WorkerFailure(f"a worker cannot run: {error}"))
         finally:
             if process is not None:
                 self._end(process, patience=0 if self._closed else PATIENCE)
