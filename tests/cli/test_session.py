@@ -22,7 +22,7 @@ import kompakt
 from kompakt.cli import session as session_commands
 from kompakt.session import session as sessions
 from kompakt.session.session import Session
-from kompakt.store import find_store, store_url
+from kompakt.store import find_store, sqlite_path, store_url
 
 CALL = {"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}
 BROKEN = {
@@ -320,6 +320,7 @@ class TestRecall:
             assert find_store(name) is None
         assert store_url("a.db") == "sqlite:///a.db" and store_url("/x/store") == "sqlite:////x/store"
         assert store_url("redis") == "redis"  # more likely an incomplete URL than a file
+        assert [sqlite_path(one) for one in ("a.db", "sqlite:///b/a.db", "memory:")] == ["a.db", "b/a.db", None]
 
     def test_a_store_is_named_in_the_same_way_everywhere(self, kom: Run, id: str, tmp_path: Path) -> None:
         """With --store, as a path or as a URL; in place of FILE it works as well."""

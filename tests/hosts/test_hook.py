@@ -18,6 +18,7 @@ import pytest
 
 import kompakt
 from kompakt.hosts import hook, notes, places, recorder
+from kompakt.hosts.erasure import plan_erasure
 from kompakt.session.store import Store
 from kompakt.store.sql.sqlite import open_sqlite
 
@@ -351,6 +352,16 @@ class TestRecord:
             assert time.monotonic() < deadline, host.log
             time.sleep(0.05)
         assert len(stored(MAIN)) == len(session_records())
+
+    def test_the_store_may_be_named_by_its_path(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As in options of commands: its folder is created, and what it has of an agent can be erased."""
+        path = host.folder / "own" / "agents.db"
+        monkeypatch.setenv("KOMPAKT_STORE", str(path))
+        recorder.record("claude-code", SESSION, str(host.transcript))
+        assert path.exists() and len(stored(MAIN)) == len(session_records())
+        assert asyncio.run(plan_erasure("claude-code")).sessions == 1
+        path.unlink()
+        assert asyncio.run(plan_erasure("claude-code")).sessions == 0 and not path.exists()
 
     def test_a_sub_agent_has_a_session_of_its_own(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(hook, "_detach", lambda work, name: work())

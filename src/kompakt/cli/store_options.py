@@ -65,14 +65,13 @@ def require_store(store: str) -> None:
     """
     from kompakt.cli.output import with_short_paths  # late: `--help` does not need these
     from kompakt.hosts import places
-    from kompakt.store import store_url
+    from kompakt.store import sqlite_path
 
-    url = store_url(store)
-    path = url.removeprefix("sqlite:///")
-    if path != url and path and not Path(path).exists():
-        own = places.store_url().removeprefix("sqlite:///")
+    path = sqlite_path(store)
+    if path and not Path(path).exists():
+        own = sqlite_path(places.store_url())
         shown = with_short_paths(places.shown_store(places.store_url()))
-        if Path(own).exists():  # the plugin of a coding agent has recorded sessions
+        if own and Path(own).exists():  # the plugin of a coding agent has recorded sessions
             raise UsageError(f"there is no store {path}; for the sessions of coding agents, add --store {shown}")
         raise UsageError(f"there is no store {path}; import a session first, or name another with --store")
 

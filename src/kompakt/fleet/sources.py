@@ -25,6 +25,7 @@ from kompakt.fleet.rows import printable
 from kompakt.model.json import encode
 from kompakt.model.messages import Json, JsonObject
 from kompakt.session.store import Store, open_store
+from kompakt.store import sqlite_path, store_url
 from kompakt.store.records import Head
 from kompakt.wire.registry import WIRES
 from kompakt.wire.transcripts import decode as decode_lines
@@ -73,12 +74,12 @@ class StoreSelection(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """Return the URL without user, password and query."""
-        parts = urlsplit(self.url)
+        parts = urlsplit(store_url(self.url))
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     @property
     def is_file(self) -> bool:
-        return self.url.lower().startswith("sqlite")
+        return sqlite_path(self.url) is not None
 
     def selects(self, head: Head, id: str, now: float) -> bool:
         """Return whether a session is one of the selected."""
@@ -191,8 +192,8 @@ def items_stored(selection: StoreSelection) -> list[FleetItem]:
     """
     if selection.url.lower().startswith("memory"):
         raise UsageError("the workers of a fleet job cannot see a store in memory; use SQLite, PostgreSQL or Redis")
-    path = selection.url.removeprefix("sqlite:///")
-    if path != selection.url and path and not Path(path).exists():
+    path = sqlite_path(selection.url)
+    if path and not Path(path).exists():
         raise UsageError(f"there is no store {selection.label}")
     now = time.time()
 

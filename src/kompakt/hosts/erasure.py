@@ -14,6 +14,7 @@ import msgspec
 from kompakt.errors import UnreadableFile
 from kompakt.hosts import places
 from kompakt.session.store import open_store
+from kompakt.store import sqlite_path
 
 if TYPE_CHECKING:
     from kompakt.store.records import Head
@@ -101,8 +102,8 @@ def delete_empty_store() -> str | None:
 async def _recorded(agent: str, *, delete: bool) -> list[Head]:
     """Return the recorded sessions of an agent; with ``delete``, erase them."""
     url = places.store_url()
-    path = url.removeprefix("sqlite:///")
-    if path != url and not os.path.exists(path):
+    path = sqlite_path(url)
+    if path and not os.path.exists(path):
         return []
     prefix = places.session_name(agent, "").encode()
     async with await open_store(url) as store:

@@ -29,7 +29,7 @@ def _home(*names: str) -> str:
 
 
 def store_url() -> str:
-    """Return the store of recorded agent sessions: ``KOMPAKT_STORE``, else a SQLite file in the data folder."""
+    """Return the store of recorded agent sessions: ``KOMPAKT_STORE``, a URL or path, else a file in the data folder."""
     return os.environ.get("KOMPAKT_STORE") or f"sqlite:///{os.path.join(data_folder(), 'sessions.db')}"
 
 
@@ -44,8 +44,10 @@ def without_credentials(url: str) -> str:
 
 def shown_store(url: str) -> str:
     """Return a store as people name it: the path of a SQLite file, or a URL without credentials."""
-    path = url.removeprefix("sqlite:///")
-    return without_credentials(url) if path == url else path
+    from kompakt.store import sqlite_path  # late: hooks need no store for most events
+
+    path = sqlite_path(url)
+    return without_credentials(url) if path is None else path
 
 
 def make_store_folder(url: str) -> None:
@@ -54,8 +56,10 @@ def make_store_folder(url: str) -> None:
     Raises:
         OSError: the folder cannot be created.
     """
-    path = url.removeprefix("sqlite:///")
-    if path != url:
+    from kompakt.store import sqlite_path  # late: hooks need no store for most events
+
+    path = sqlite_path(url)
+    if path:
         os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
 
 

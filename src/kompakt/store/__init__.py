@@ -24,6 +24,13 @@ def store_url(text: str) -> str:
     return f"sqlite:///{text}" if path.suffix or len(path.parts) > 1 or path.is_file() else text
 
 
+def sqlite_path(store: str) -> str | None:
+    """Return the file of a SQLite store that is given by its URL or path; ``None`` for another store."""
+    url = store_url(store)
+    path = url.removeprefix("sqlite:///")
+    return None if path == url else path
+
+
 def find_store(text: str) -> str | None:
     """Return the URL of a store that is given by its URL or path; ``None`` for a file that is not a store.
 

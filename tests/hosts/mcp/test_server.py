@@ -193,9 +193,10 @@ class TestStoredSessions:
             assert is_error and "only read" in said
         assert path.read_bytes() == before
 
-    def test_a_missing_store_is_reported_and_not_created(self, workspace: Workspace) -> None:
+    @pytest.mark.parametrize("scheme", ["sqlite:///", ""])
+    def test_a_missing_store_is_reported_and_not_created(self, workspace: Workspace, scheme: str) -> None:
         path = workspace.project / "none.db"
-        said, is_error = workspace.call("status", store=ServedStore(f"sqlite:///{path}"))
+        said, is_error = workspace.call("status", store=ServedStore(f"{scheme}{path}"))
         assert is_error and "does not exist" in said and not path.exists()
 
 

@@ -38,6 +38,7 @@ from kompakt.model.references import References
 from kompakt.model.tokens import counter_for
 from kompakt.session.session import Session
 from kompakt.session.store import Store, open_store
+from kompakt.store import sqlite_path
 from kompakt.view.status import SessionStatus, session_status, summary_runs, timestamp, transcript_status
 from kompakt.wire.transcripts import Document, Skipped, Transcript, TranscriptLine, decode, kind_of, read
 
@@ -505,8 +506,8 @@ class LocalSessions:
 
     async def _opened(self, asked: ServedStore) -> Store | None:
         """Open a store once; ``None`` for a SQLite file that does not exist, which opening would create."""
-        path = asked.url.removeprefix("sqlite:///")
-        if path != asked.url and not os.path.exists(path):
+        path = sqlite_path(asked.url)
+        if path and not os.path.exists(path):
             return None
         async with self._opening:
             store = self._stores.get(asked.url)
