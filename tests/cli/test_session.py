@@ -322,6 +322,19 @@ class TestRecall:
         assert store_url("redis") == "redis"  # more likely an incomplete URL than a file
         assert [sqlite_path(one) for one in ("a.db", "sqlite:///b/a.db", "memory:")] == ["a.db", "b/a.db", None]
 
+    @pytest.mark.parametrize(
+        ("command", "name"),
+        [
+            (("recall", "a.json", "words"), "FILE"),
+            (("inspect", "a.json", "--json"), "FILE"),
+            (("fleet", "check", "a.json", "--out", "o"), "SOURCE"),
+        ],
+    )
+    def test_a_file_and_a_store_are_refused(self, kom: Run, command: tuple[str, ...], name: str) -> None:
+        refused(
+            kom(*command, "--store", "b.db"), "'a.json' and --store name different", f"give {name} or --store, not both"
+        )
+
     def test_a_store_is_named_in_the_same_way_everywhere(self, kom: Run, id: str, tmp_path: Path) -> None:
         """With --store, as a path or as a URL; in place of FILE it works as well."""
         shown = kom("session", "list", "--json").out

@@ -10,7 +10,7 @@ import typer
 from kompakt import api
 from kompakt.cli.input import AsJson, Format, load_session, option
 from kompakt.cli.output import waiting
-from kompakt.cli.store_options import KeyFile, OtherStore, StoreOptions, Tenant, read_id
+from kompakt.cli.store_options import KeyFile, OtherStore, StoreOptions, Tenant, read_id, refuse_both
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
 from kompakt.errors import InputError, UsageError
 from kompakt.model.json import indented_json
@@ -73,6 +73,7 @@ def recall(
             )
         url, query = store_url(store), file
     else:  # a store in place of FILE is accepted as well
+        refuse_both(file, store)
         url = None if file == "-" else find_store(file)
     with waiting("searching"):
         if url is not None:

@@ -76,6 +76,16 @@ def require_store(store: str) -> None:
         raise UsageError(f"there is no store {path}; import a session first, or name another with --store")
 
 
+def refuse_both(file: str | None, store: str | None, *, name: str = "FILE") -> None:
+    """Check that a command has a file or a store to read, and not both.
+
+    Raises:
+        UsageError: it has both.
+    """
+    if file is not None and store is not None:
+        raise UsageError(f"{file!r} and --store name different sessions; give {name} or --store, not both")
+
+
 class StoreOptions(NamedTuple):
     """Where the sessions are stored."""
 

@@ -11,7 +11,17 @@ import typer
 from kompakt.cli import config
 from kompakt.cli.fleet.progress import FleetProgress, show_summary
 from kompakt.cli.input import AsJson, Format, ModelName, Strict, option
-from kompakt.cli.store_options import AGE, KeyFile, OtherStore, Tenant, print_json, read_age, read_id, read_key
+from kompakt.cli.store_options import (
+    AGE,
+    KeyFile,
+    OtherStore,
+    Tenant,
+    print_json,
+    read_age,
+    read_id,
+    read_key,
+    refuse_both,
+)
 from kompakt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -332,6 +342,7 @@ def _source(
     from kompakt.fleet.sources import StoreSelection  # late: `--help` does not need it
     from kompakt.store import find_store, store_url
 
+    refuse_both(source, store, name="SOURCE")
     source = source or (store_url(store) if store else None)
     if source is None:
         raise UsageError("name the sessions: SOURCE, a file or folder, or --store STORE")

@@ -11,7 +11,7 @@ import typer
 
 from kompakt.cli.input import AsJson, option
 from kompakt.cli.output import wrapped
-from kompakt.cli.store_options import KeyFile, OtherStore, Tenant, print_json, read_id, read_key
+from kompakt.cli.store_options import KeyFile, OtherStore, Tenant, print_json, read_id, read_key, refuse_both
 from kompakt.errors import UsageError
 from kompakt.version import install_command
 
@@ -62,6 +62,7 @@ def inspect(
       kompakt inspect --store kompakt.db --session ID --terminal
       kompakt inspect request.json --html session.html --redact
     """
+    refuse_both(target, store)
     shown = store if target is None else target  # a store in place of FILE is accepted as well
     if not shown:
         raise UsageError("name a file or a store: kompakt inspect FILE, or kompakt inspect --store STORE")
