@@ -6,13 +6,27 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.commands import run
 
+import kompakt
 from kompakt.cli import demo
 
-PARTS = ("outgrown", "HTTP 400", "context_length_exceeded", "HTTP 200", "What the user asked for", "recall", "smaller")
+PARTS = (
+    "outgrown",
+    "HTTP 400",
+    "maximum context length",
+    "HTTP 200",
+    "not a model",
+    "What the user asked for",
+    "recall",
+    "smaller",
+    "Later requests",
+    "without prompt cache",
+    "kompakt.compact(request, budget=32_000).payload",
+)
 
 
 class TestStory:
@@ -45,14 +59,58 @@ class TestStory:
         )
         told = subprocess.run([sys.executable, "-c", blocked], cwd=tmp_path, capture_output=True, text=True)
         assert told.returncode == 0
-        assert "[gateway]" in told.stderr and "kompakt.compact" in told.stdout
+        assert "[gateway]'" in told.stderr and "kompakt.compact" in told.stdout
 
-    def test_the_program_of_a_clone_is_not_offered_for_settings(self, tmp_path: Path) -> None:
-        """An agent's settings that name it would break with the clone."""
-        program = tmp_path / ".venv" / "bin" / "kompakt"
-        code = f"import sys; sys.argv = [{str(program)!r}, 'demo', '--fast']; import kompakt.cli as c; c.main()"
-        told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-        assert "Install it first, as README.md shows." in told.stdout and ".venv" not in told.stdout
+    def test_the_python_line_does_what_the_demo_shows(self) -> None:
+        request = demo.session()
+        line = next(line for line in run("demo", "--fast").out.splitlines() if "kompakt.compact(request" in line)
+        names = {"kompakt": kompakt, "request": request}
+        exec(line.strip(), names)
+        story = json.loads(run("demo", "--fast", "--json").out)
+        assert kompakt.count(names["small"]).total == story["sent_tokens"]
+
+
+class TestNextSteps:
+    """The commands at the end work as they are printed."""
+
+    @pytest.fixture
+    def program(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """Make a clone with an environment in it, as after `make demo`."""
+        clone = tmp_path / "clone"
+        program = clone / ".venv" / "bin" / "kompakt"
+        program.parent.mkdir(parents=True)
+        program.write_text("")
+        program.chmod(0o755)
+        (clone / "pyproject.toml").touch()
+        monkeypatch.setattr(demo, "__file__", str(clone / "src" / "kompakt" / "cli" / "demo" / "__init__.py"))
+        monkeypatch.setattr(sys, "argv", [str(program)])
+        monkeypatch.setenv("PATH", "")
+        monkeypatch.chdir(clone)
+        return program
+
+    def test_the_program_of_a_clone_is_not_offered_for_settings(self, program: Path) -> None:
+        """An agent's settings that name it would break with the clone. The others may run from there."""
+        lines = demo._next_steps()
+        assert "  ~/.kompakt/bin/pip install -q '.[mcp,gateway]'" in lines
+        assert [line for line in lines if "claude-code" in line] == ["  ~/.kompakt/bin/kompakt install claude-code"]
+        assert any(line.startswith("  .venv/bin/kompakt serve ") for line in lines)
+        assert max(map(len, lines)) <= 80
+
+    def test_in_another_folder_the_paths_are_absolute(
+        self, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path / "clone" / ".venv")
+        lines = demo._next_steps()
+        assert f"  ~/.kompakt/bin/pip install -q '{tmp_path}/clone[mcp,gateway]'" in lines
+
+    def test_the_name_alone_is_enough_if_the_shell_finds_it(
+        self, program: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And its full path if it does not."""
+        monkeypatch.setattr(demo, "__file__", str(program.parent / "kompakt" / "cli" / "demo" / "__init__.py"))
+        assert f"  {program} serve" in demo._next_steps()
+        monkeypatch.setenv("PATH", str(program.parent))
+        assert any(line.startswith("  kompakt install claude-code  # ") for line in demo._next_steps())
 
 
 class TestTraces:
@@ -66,7 +124,7 @@ class TestTraces:
         assert [path for folder in (cwd, temporary, home) for path in folder.rglob("*")] == []
 
 
-def _flat(story: dict[str, object]) -> str:
+def _flat(story: dict[str, Any]) -> str:
     """Return the quoted texts with each run of white space as one space, as wrapped lines show them."""
-    texts = (json.dumps(story["error"]), story["summary"], story["recalled"])
+    texts = (story["error"]["error"]["message"], story["summary"], story["recalled"])
     return " ".join(" ".join(map(str, texts)).split())

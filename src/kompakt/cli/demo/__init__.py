@@ -5,9 +5,8 @@ It needs no API key and no network, and leaves no file, process or port behind.
 
 from __future__ import annotations
 
-import json
-import shutil
-import sys
+import os
+import shlex
 import textwrap
 from importlib.resources import files as resources
 from pathlib import Path
@@ -24,7 +23,7 @@ from kompakt.model.json import indented_json
 from kompakt.model.limits import price_of
 from kompakt.model.messages import JsonObject
 from kompakt.model.phrases import PIVOT_QUESTION
-from kompakt.version import install_command
+from kompakt.version import install_command, own_program
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,8 +37,10 @@ QUESTION = "which commit fixed the double booking"
 ANSWER = "4a45e62"
 
 _RECALL_TOKENS = 120
-_RECALL_LINES = 4
-_SUMMARY_LINES = 23
+_RECALL_LINES = 3
+_SHOWN_ENTRIES = (2, 1, 1)
+"""How many entries of each section of the notes are shown; later sections are named only."""
+
 _WIDTH = 80
 
 Fast = Annotated[bool, typer.Option("--fast", help="Use the library only; start no gateway.")]
@@ -164,45 +165,77 @@ def _show(story: DemoStory) -> None:
     page = _Page(console, min(_WIDTH, console.width))
     saved = story.tokens - story.sent_tokens
     page.say(
-        "kompakt keeps the history of an agent inside the model's context window. Here is one bundled session and a "
-        "scripted model: nothing is sent, and no API key is needed."
+        "kompakt keeps an agent's history inside the model's context window. This demo sends one bundled session to a "
+        "scripted model on this machine: nothing leaves it, and no API key is needed."
     )
-    page.head("1. A coding agent's session has outgrown the model")
+    page.head("1. The session of a coding agent has outgrown the model")
     page.say(f"{story.messages} messages, {story.tokens:,} tokens. The model takes at most {story.window:,}.")
-    page.head(f"2. The provider rejects the request, now and on every retry: HTTP {story.error_status}")
-    page.quote(json.dumps(story.error))
-    page.head(f"3. The same request with kompakt: {story.sent_tokens:,} tokens, HTTP {story.status}")
-    how = "`kompakt serve`, a proxy," if story.gateway else "`kompakt.compact`"
+    page.head(f"2. Without kompakt: HTTP {story.error_status}, now and on every retry")
+    page.quote([story.error["error"]["message"]])
+    page.head(f"3. With kompakt: {story.sent_tokens:,} tokens, HTTP {story.status}")
+    how = "The proxy `kompakt serve`" if story.gateway else "The function `kompakt.compact`"
     page.say(
-        f"{how} keeps the system prompt, the first request and the newest steps. A summary, written by code and not "
-        "by a model, replaces the rest:"
+        f"{how} keeps the system prompt, the first request and the newest steps. Notes replace the rest. Ordinary code "
+        "wrote them, not a model; most are quotes from the session:"
     )
-    page.quote(story.summary, most=_SUMMARY_LINES)
-    page.head("4. Nothing is lost: a question that only the removed messages can answer")
-    page.say(f'"{story.question.capitalize()}?" The tool `recall` finds {story.answer}:')
-    page.quote(story.recalled, most=_RECALL_LINES)
-    page.head(f"5. The request is {saved:,} tokens smaller ({saved / story.tokens:.0%}), and so is each later one")
+    page.quote(_excerpt(story.summary))
+    page.head("4. The model can search what the notes leave out")
+    page.say(f'"{story.question.capitalize()}?" is not in the notes. The tool `recall` finds {story.answer}:')
+    page.quote(story.recalled.split("\n"), most=_RECALL_LINES)
+    page.head(f"5. This request is {saved:,} tokens smaller ({saved / story.tokens:.0%})")
+    page.say("Later requests start from the notes and grow again, until the next compaction.")
     page.say(
-        f"It costs ${story.cost_after:.3f}. With a larger window, the whole history would cost "
-        f"${story.cost_before:.3f} each time (price of {story.priced_as}, without prompt cache)."
+        f"At the price of {story.priced_as}, without prompt cache, this one costs ${story.cost_after:.3f}; the whole "
+        f"session would cost ${story.cost_before:.3f}, if a model took it."
     )
     page.head("6. Use it")
-    program = Path(sys.argv[0]).absolute()
-    if program.is_relative_to(Path.cwd()):  # settings of an agent must not depend on this folder
-        page.say("Install it first, as README.md shows. Then:")
-    elif not shutil.which("kompakt"):
-        page.say(f"kompakt is here: {program}")
-    width = max(len(command) for command, _ in _NEXT)
-    for command, use in _NEXT:
-        page.say(f"kompakt {command:<{width}}  {use}")
-    page.say("Python and frameworks: docs/quick-start.md")
+    for line in _next_steps():
+        page.line(line)
+    page.say("In Python, on a list of messages or a request body:")
+    page.line(f"  small = kompakt.compact(request, budget={provider.WINDOW - provider.RESERVE:_}).payload")
+    page.say("Frameworks and SDK clients: docs/quick-start.md in the repository")
+
+
+def _excerpt(notes: str) -> list[str]:
+    """Return the start of each section of the notes, and how much is left out."""
+    intro, *sections = notes.split("\n## ")
+    lines = intro.split("\n")
+    for section, most in zip(sections, _SHOWN_ENTRIES, strict=False):
+        title, *entries = section.split("\n")
+        lines += [f"## {title}", *entries[:most]]
+        if len(entries) > most:
+            lines.append(f"… and {len(entries) - most} more")
+    others = [section.partition("\n")[0].partition(",")[0] for section in sections[len(_SHOWN_ENTRIES) :]]
+    return [*lines, *([f"… and {len(others)} more sections: {'; '.join(others)}"] if others else ())]
+
+
+def _next_steps() -> list[str]:
+    """Return commands that work as they are printed, each with its use."""
+    program, clone = own_program(), Path(__file__).parents[4]
+    running = shlex.split(program)[0]
+    steps = [(f"{program} {rest}", use) for rest, use in _NEXT]
+    before = list[str]()
+    if (clone / "pyproject.toml").exists() and Path(running).is_relative_to(clone):
+        # Settings of an agent that name a program in the clone would break with the clone.
+        source = "." if Path.cwd() == clone else str(clone)
+        before = [
+            "For a coding agent (also codex, opencode, pi), first install outside the clone:",
+            "  python3 -m venv ~/.kompakt",
+            f"  ~/.kompakt/bin/pip install -q {shlex.quote(f'{source}[mcp,gateway]')}",
+            f"  ~/.kompakt/bin/kompakt {_NEXT[0][0]}",
+        ]
+        here = shlex.quote(os.path.relpath(running)) if Path(running).is_relative_to(Path.cwd()) else program
+        steps = [(f"{here} {rest}", use) for rest, use in _NEXT[1:]]
+    width = max(len(command) for command, _ in steps)
+    if width + max(len(use) for _, use in steps) + 6 > _WIDTH:
+        return [*before, *(line for command, use in steps for line in (f"# {use}", f"  {command}"))]
+    return [*before, *(f"  {command:<{width}}  # {use}" for command, use in steps)]
 
 
 _NEXT = (
-    ("install claude-code", "coding agents: also codex, opencode, pi"),
+    ("install claude-code", "a coding agent: also codex, opencode, pi"),
     ("serve", "any other client: set its base URL"),
-    ("compact FILE", "one request or transcript"),
-    ("inspect FILE", "see a session in the browser"),
+    ("inspect FILE", "see a transcript in the browser"),
 )
 """What a new user can do next."""
 
@@ -222,9 +255,13 @@ class _Page:
         for line in textwrap.wrap(text, self._width, break_on_hyphens=False):
             self._console.print(line)
 
-    def quote(self, text: str, *, most: int | None = None) -> None:
-        """Print a text after a bar, all of it or its first lines."""
-        lines = [line for one in text.split("\n") for line in self._wrap(one)]
+    def line(self, text: str) -> None:
+        """Print a line that is copied, so it is not broken."""
+        self._console.print(text)
+
+    def quote(self, texts: list[str], *, most: int | None = None) -> None:
+        """Print texts after a bar, all of them or their first lines."""
+        lines = [line for one in texts for line in self._wrap(one)]
         for line in lines[:most]:
             self._console.print(f"  │ {line}", style="dim" if line.startswith("##") else "")
         if most is not None and len(lines) > most:
