@@ -8,25 +8,30 @@ PEERS := .venv-peers
 COMMON_FRAMEWORKS := agent_framework langchain litellm openai_agents pydantic_ai # `make soak` tests all
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo docs hosts test-integrations test check bench bench-peers soak package eval admission-exam fuzz format clean
+.PHONY: help demo docs hosts test-integrations test check bench bench-peers soak package eval admission-exam fuzz format clean
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    install kompakt into $(VENV) and show what it does with a session that no longer fits"
-	@echo "make test    install all test dependencies and run all tests"
-	@echo "make hosts   install the coding agents used by tests: Claude Code, Codex, opencode, pi"
-	@echo "make test-integrations  test the framework adapters, each in its own environment: FRAMEWORKS=\"langchain litellm\""
-	@echo "make check   lint, format check, type check, fast tests"
-	@echo "make bench   measure speed and write benchmarks/results"
-	@echo "make bench-peers  install other libraries into $(PEERS), compare, and write docs/comparison.md"
-	@echo "make docs    build the documentation site in build/site, with mkdocs and with zensical"
-	@echo "make soak    run long property tests"
-	@echo "make package  build wheel and sdist, try them in empty environments, and record it: EXTRAS=\"none gateway\" PYTHONS=python3.13"
-	@echo "make fuzz    fuzz the readers for one minute"
-	@echo "make eval    measure compaction on recorded sessions: DATA=$(DATA) OUT=$(OUT)"
-	@echo "make admission-exam  measure which questions admitted outputs still answer: DATA=$(DATA)"
-	@echo "make format  fix lint and formatting"
-	@echo "make clean   remove the virtual environments and builds"
+	@echo "Use:"
+	@echo "  make demo               install kompakt into $(VENV) and run the demo"
+	@echo "  make clean              remove the virtual environments and builds"
+	@echo
+	@echo "Develop:"
+	@echo "  make test               install all test dependencies and run all tests"
+	@echo "  make check              lint, format check, type check, fast tests"
+	@echo "  make format             fix lint and formatting"
+	@echo "  make test-integrations  test the adapters: FRAMEWORKS=\"langchain litellm\""
+	@echo "  make hosts              install the coding agents that tests use"
+	@echo "  make docs               build the documentation site in build/site"
+	@echo "  make package            build, try: EXTRAS=\"none gateway\" PYTHONS=python3.13"
+	@echo "  make soak               run long property tests"
+	@echo "  make fuzz               fuzz the readers for one minute"
+	@echo
+	@echo "Measure:"
+	@echo "  make bench              measure speed and write benchmarks/results"
+	@echo "  make bench-peers        compare with other libraries, write docs/comparison.md"
+	@echo "  make eval               measure compaction: DATA=$(DATA)"
+	@echo "  make admission-exam     the same for tool outputs: DATA=$(DATA)"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -1,4 +1,4 @@
-"""Install packages with pip and report each phase in one line, with a heartbeat while pip works.
+"""Install packages with pip and print one line for each stage; in a terminal, the line of a download counts packages.
 
 Usage: python scripts/install_packages.py NAME PIP-ARGUMENTS... NAME is what the lines call the installation. If pip
 fails, its whole output is printed.
@@ -13,44 +13,49 @@ import time
 
 NEW_FILE = re.compile(r"\s*(?:Downloading|Using cached) \S+?\.(?:whl|tar\.gz)(?!\.metadata)\b")
 INSTALLING = "Installing collected packages:"
-EVERY = 5
-"""Seconds between two lines of progress while packages are collected."""
+FETCHING = "  1. fetching packages"
 
 
 def install(name: str, arguments: list[str]) -> int:
     """Run pip and print what it does."""
-    started = printed = time.monotonic()
+    started = time.monotonic()
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off"]
     pip = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert pip.stdout is not None
-    say(f"Installing {name}: this takes about a minute the first time")
+    say(f"Installing {name} (a minute or more the first time)")
+    is_terminal = sys.stdout.isatty()
+    say(FETCHING, end="" if is_terminal else "\n")
     output = list[str]()
-    files = 0
+    files, is_fetching = 0, True
     try:
         for line in pip.stdout:
             output.append(line)
-            if INSTALLING in line:
-                say(f"  unpacking {line.count(',') + 1} packages")
-            elif NEW_FILE.match(line):
+            if NEW_FILE.match(line):
                 files += 1
-                if time.monotonic() - printed >= EVERY:
-                    printed = time.monotonic()
-                    say(f"  packages fetched: {files}")
+                if is_terminal:
+                    say(f"\r{FETCHING}: {files}", end="")
+            elif INSTALLING in line:
+                is_fetching = False
+                count = line.count(",") + 1
+                say(f"{chr(10) if is_terminal else ''}  2. installing {count} package{'' if count == 1 else 's'}")
     except KeyboardInterrupt:
         pip.wait()
-        say("interrupted; run the same command again to continue")
+        say("\ninterrupted; run the same command again to continue")
         return 130
+    pip.stdout.close()
     code = pip.wait()
+    if is_terminal and is_fetching:
+        say("")
     if code:
         print("".join(output), file=sys.stderr)
         say(f"pip could not install {name}; its output is above")
     else:
-        say(f"  done in {time.monotonic() - started:.0f} s")
+        say(f"  done after {time.monotonic() - started:.0f} s")
     return code
 
 
-def say(text: str) -> None:
-    print(text, flush=True)
+def say(text: str, end: str = "\n") -> None:
+    print(text, end=end, flush=True)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from scripts import install_packages
 
 from kompakt import version
 from kompakt.cli import doctor as doctoring
@@ -189,3 +191,64 @@ class TestImport:
             "assert set(kompakt.__all__) <= set(dir(kompakt)); from kompakt import strategies; strategies.Truncation"
         )
         subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestProgress:
+    """What `make demo` prints while pip works."""
+
+    PIP = (
+        "Collecting a",
+        "  Using cached a-1-py3-none-any.whl.metadata (1 kB)",
+        "  Downloading a-1-py3-none-any.whl (1 kB)",
+        "  Using cached b-1.tar.gz (1 kB)",
+        "Installing collected packages: b, a",
+        "Successfully installed a-1 b-1",
+    )
+
+    @pytest.fixture
+    def pip(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], int]:
+        """Run the script with a Python that only prints what pip prints, and ends with the given code."""
+
+        def run_with(code: int = 0) -> int:
+            python = tmp_path / "python"
+            python.write_text("#!/bin/sh\ncat <<'END'\n{}\nEND\nexit {}\n".format("\n".join(self.PIP), code))
+            python.chmod(0o755)
+            monkeypatch.setattr(sys, "executable", str(python))
+            return install_packages.install("kompakt and its test dependencies", ["x"])
+
+        return run_with
+
+    def test_each_stage_is_one_line(self, pip: Callable[[int], int], capsys: pytest.CaptureFixture[str]) -> None:
+        """Of at most 80 columns, without control characters where there is no terminal."""
+        assert pip(0) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith("Installing kompakt and its test dependencies")
+        assert lines[1:3] == ["  1. fetching packages", "  2. installing 2 packages"]
+        assert len(lines) == 4 and max(map(len, lines)) <= 80
+
+    def test_a_terminal_counts_in_place(
+        self, pip: Callable[[int], int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        assert pip(0) == 0
+        shown = capsys.readouterr().out
+        assert "\r  1. fetching packages: 2\n  2. installing 2 packages\n" in shown and shown.count("\n") == 4
+
+    def test_a_failure_shows_the_output_of_pip(
+        self, pip: Callable[[int], int], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert pip(3) == 3
+        shown = capsys.readouterr()
+        assert "Collecting a" in shown.err and "pip could not install" in shown.out
+
+
+class TestMakeHelp:
+    def test_it_fits_a_terminal_and_names_every_target(self) -> None:
+        """In groups, and all targets that a person calls are in it."""
+        done = subprocess.run(["make", "-s", "-C", ROOT, "help"], capture_output=True, text=True, check=True)
+        lines = done.stdout.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert [line for line in lines if line and not line.startswith(" ")] == ["Use:", "Develop:", "Measure:"]
+        makefile = (ROOT / "Makefile").read_text()
+        targets = set(re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[0].split()) - {"help"}
+        assert targets == set(re.findall(r"^  make ([\w-]+)", done.stdout, re.MULTILINE))
