@@ -17,6 +17,7 @@ from kompakt.model.phrases import OWN_LINES
 from kompakt.model.tokens import counter_for
 
 RULE = "Never touch the migration files, they are applied already."
+ASKED = [user("Fix the readers of all modules.")]
 NOISE = ran("true")
 """A call, so that the history is not taken for a conversation of people."""
 
@@ -579,6 +580,90 @@ class TestFindings:
     )
     def test_clauses_that_lead_over_or_offer_help_are_left_out(self, text: str, said: str) -> None:
         assert written([user("Fix it."), assistant(text), *NOISE], FINDINGS) == [said]
+
+    REPORT = assistant("All readers close their files now, because `close_all()` runs at the end of `read_all()`.")
+    NEXT = user("Now look at the writers, please.")
+
+    @pytest.mark.parametrize(
+        ("said", "is_stated"),
+        [
+            ("I should also update the header of `a.py` - files are not open.", False),
+            ("To close the files of all readers, we need to change `read_all()` in the module.", False),
+            ("The test passes now.", False),
+            ("The reader of `a.py` should close the file instead of the caller, because callers forget it.", True),
+            ("I'll add the limit to `a.py` since it is shared by all readers of the module.", True),
+        ],
+    )
+    @pytest.mark.parametrize("call", [ran("make", "ok"), ran("ls", "a.py")])
+    def test_an_intention_that_a_call_follows_is_left_out(
+        self, said: str, is_stated: bool, call: list[Message]
+    ) -> None:
+        history = [user("Fix the leak."), assistant(said), *call, self.REPORT, self.NEXT, *NOISE]
+        assert (said in written(history, FINDINGS)) == is_stated
+        end = [user("Fix the leak."), *NOISE, assistant(said), self.NEXT, *NOISE]
+        assert said in written(end, FINDINGS) or said == "The test passes now."
+
+    @pytest.mark.parametrize(("opening", "is_stated"), [("I need to:", False), ("Let me summarize:", True)])
+    def test_the_steps_of_a_plan_are_left_out_with_it(self, opening: str, is_stated: bool) -> None:
+        said = (
+            f"{opening}\n1. Close the files in `read_all()`\n2. Update the test\n\nThe readers share one limit of 40."
+        )
+        found = "\n".join(written([*ASKED, assistant(said), *NOISE, self.REPORT], FINDINGS))
+        assert ("Update the test" in found) == is_stated and "one limit of 40" in found
+
+    EDIT = edited("reader.py", "def read_all(files):", "def read_all(files):\n    close_all(files)")
+
+    @pytest.mark.parametrize(
+        ("said", "is_stated"),
+        [
+            (
+                "There's a leak: `read_all()` never calls `close_all()`, so 40 files stay open when the reader fails.",
+                False,
+            ),
+            ("There's a leak: `write_all()` never calls `flush()`, so 40 files stay open when the writer fails.", True),
+            ("The import at line 12 is not correctly indented.", False),
+        ],
+    )
+    def test_a_defect_that_the_next_edit_repairs_is_left_to_the_report(self, said: str, is_stated: bool) -> None:
+        history = [user("Fix the leak."), assistant(said), *self.EDIT, self.REPORT, self.NEXT, *NOISE]
+        assert (said in written(history, FINDINGS)) == is_stated
+        failed = did({"file_path": "reader.py", "old_string": "x", "new_string": "y"}, "not found", failed=True)
+        for other in (NOISE, failed):
+            history = [user("Fix the leak."), assistant(said), *other, self.REPORT, self.NEXT, *NOISE]
+            assert said in written(history, FINDINGS) or "indented" in said
+        assert "indented" in said or said in written([user("Fix the leak."), assistant(said), *self.EDIT], FINDINGS)
+
+    def test_a_failure_that_passed_later_is_left_out(self) -> None:
+        said = assistant("Both tests fail as expected:\n1. Test_reader marks the file as lost.\n2. Test_writer hangs.")
+        failed, passed = ran("make test", "FAIL: 2 tests\nExit code 1", failed=True), ran("make test", "2 passed")
+        assert any("fail as expected" in line for line in written([*ASKED, *failed, said, *self.EDIT], FINDINGS))
+        for_good = written([*ASKED, *failed, said, *self.EDIT, *passed, self.REPORT], FINDINGS)
+        assert not any("Test_" in line for line in for_good) and len(for_good) == 1
+
+    def test_a_question_that_is_quoted_with_its_reply_is_left_out(self) -> None:
+        said = "The helper has no callers, because the parser reads the file. Should I remove the helper?"
+        history = [*ASKED, *NOISE, assistant(said), user("yes"), *NOISE, self.NEXT, *NOISE]
+        assert not any("Should I" in line for line in written(history, FINDINGS))
+        assert 'yes (reply to "Should I remove the helper?")' in written(history, USER)
+        assert any("Should I" in line for line in written(history, FINDINGS, hidden=4))
+
+    def test_what_was_taken_back_is_found_by_the_words_of_the_user(self) -> None:
+        wrong = "The reader does not see changes (its cache is stale) because the process is old."
+        other = "Both readers have the same settings and 3 workers."
+        asked = user("You also said: 1. The reader does not see changes (its cache is stale) but there is no cache.")
+        history = [*ASKED, assistant(wrong), *NOISE, assistant(other), asked, assistant("I was wrong. It is a link.")]
+        found = written([*history, *NOISE], FINDINGS)
+        assert [line.endswith("(the user disagreed)") for line in found] == [False, True, False]
+        quoting = user("You also said: The reader does not see changes (its cache is stale)\nBut there is no cache.")
+        history = [quoting if message is asked else message for message in history]
+        assert written([*history, *NOISE], FINDINGS) == [other, "I was wrong. It is a link."]
+
+    def test_the_next_steps_of_a_summary_are_left_out_once_they_are_done(self) -> None:
+        told = "The limit of the reader was raised to 40 because the load is high. " * 20
+        text = f"This session is being continued from a previous conversation.\n{told}\n8. Current Work:\nIn `b.py`."
+        assert "`b.py`" in write([user(text), *NOISE])
+        said = write([user(text), *(NOISE * 25)])
+        assert "`b.py`" not in said and "raised to 40" in said
 
     def test_a_sentence_stays_with_the_one_that_names_its_subject(self) -> None:
         cause = "The importer reads `a.py` before the lock of the other worker is released, " + "which takes long, " * 8

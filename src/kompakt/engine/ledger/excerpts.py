@@ -12,7 +12,7 @@ path or code in it is more specific than one without.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kompakt.model.json import decode_text
 from kompakt.model.messages import Json
@@ -198,23 +198,38 @@ _PRONOUN = re.compile(
 )
 """Beginning of a sentence whose subject is only a pronoun."""
 
+_LIST_ITEM = re.compile(r"\d{1,2}[.)]|[-*] ")
+_NUMBER = re.compile(r"\d{1,2}[.)]")
+
 MOST_JOINED = 2.2
 """Length of a passage, relative to the usual one, up to which it takes in sentences that depend on it."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'`(*\[\d])")
 
 
-def passages(text: str, size: int = PASSAGE, *, keep_all: bool = False) -> list[str]:
+def passages(
+    text: str, size: int = PASSAGE, *, keep_all: bool = False, is_spent: Callable[[str], bool] | None = None
+) -> list[str]:
     """Split a text into passages of whole sentences and lines, without announcements of what comes next.
 
     Pass ``keep_all`` for the words of a user: "let's fix it" announces something when the assistant says it, and is a
-    request when the user does.
+    request when the user does. Sentences for which ``is_spent`` holds are left out, and what depends on them.
     """
     found: list[str] = []
     current = ""
+    spent, is_numbered = "", False
     sentences = map(_bounded, _SENTENCE_END.split(text)) if keep_all else _sentences(text)
     for sentence in sentences:
         if not keep_all:
+            if is_spent is not None:
+                belongs = _LIST_ITEM if spent.endswith(":") else _PRONOUN
+                if is_spent(sentence):
+                    spent, is_numbered = sentence, False
+                    continue
+                if spent and (is_numbered or belongs.match(sentence)):
+                    is_numbered = _NUMBER.fullmatch(sentence) is not None
+                    continue
+                spent, is_numbered = "", False
             if _announces(sentence):
                 continue
             if sentence.endswith(":") and (led := _LAST_CLAUSE.search(sentence)) and led.start():

@@ -149,7 +149,7 @@ class Runs:
         """Note the outcome of a command that is still shown, because earlier runs of it are judged by it."""
         assert event.result is not None
         failed = has_failed(event.result, event.effect)
-        self._runs[_key(command)] = (event.at, failed)
+        self._runs[command_key(command)] = (event.at, failed)
         if not failed and _SHARED_STATE.search(command):
             self._repository.clear()
             self._newest_state[""] = self._newest_state[_changed_state(command, event.result.output)] = event.at
@@ -166,7 +166,7 @@ class Runs:
     def note_failed_command(self, event: ToolUse, command: str) -> bool:
         """Note a command; return whether it failed."""
         assert event.result is not None
-        key, failed = _key(command), has_failed(event.result, event.effect)
+        key, failed = command_key(command), has_failed(event.result, event.effect)
         self._runs[key] = (event.at, failed)
         if failed:
             self._note_failure(event, command, key)
@@ -199,12 +199,12 @@ class Runs:
             self._newest_state[asked[1]] = event.at
         elif speaks_of_tests(output) and (totals := test_totals(output)):
             text = f"Passed: {as_code(command, MAX_COMMAND)} → {quoted(one_line(totals[-1], 140), 140)}"
-            self._passes[_key(command)] = self._items.item(RUNS, event.at, text, 1.5 + 2 * recency, partial=True)
+            self._passes[command_key(command)] = self._items.item(RUNS, event.at, text, 1.5 + 2 * recency, partial=True)
         elif quotes(command):
             return False
         elif answer := _answer(event, command, output):
             text = f"Ran {as_code(command, MAX_COMMAND)} → {answer}"
-            self._passes[_key(command)] = self._items.item(RUNS, event.at, text, 1.0 + 2 * recency, partial=True)
+            self._passes[command_key(command)] = self._items.item(RUNS, event.at, text, 1.0 + 2 * recency, partial=True)
         return True
 
     def _note_failure(self, event: ToolUse, what: str, key: str) -> None:
@@ -347,7 +347,7 @@ def _chained(key: str) -> list[str]:
     return [part.strip() for part in re.split(r"&&|;", key)]
 
 
-def _key(command: str) -> str:
+def command_key(command: str) -> str:
     """Name a command so that later runs of it are known: without the directory before it and the filter after it."""
     return _NOISE_IN_KEY.sub("", one_line(command, 200)).strip()[:80]
 

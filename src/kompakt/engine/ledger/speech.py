@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, zip_longest
 
+from kompakt.engine.ledger.changed_files import edit_of
 from kompakt.engine.ledger.events import THOUGHT, Event, Spoken, ToolUse
 from kompakt.engine.ledger.excerpts import (
     PASSAGE,
@@ -24,8 +25,10 @@ from kompakt.engine.ledger.excerpts import (
     substance,
     words_of,
 )
+from kompakt.engine.ledger.extract.outcomes import has_failed, refusal
 from kompakt.engine.ledger.extract.user_words import STRICT, is_notice, user_message
 from kompakt.engine.ledger.items import FINDINGS, OUTLINE, USER, ItemList
+from kompakt.engine.ledger.runs import command_key
 
 MAX_REPLY = 60
 """Characters of a message that is quoted with the question it answers."""
@@ -121,6 +124,84 @@ _REFERS_BACK = re.compile(
 )
 """Beginning of a reply that answers a statement."""
 
+THOUGHT_VALUE, REPORTED_THOUGHT_VALUE = 0.5, 0.25
+"""Value of reasoning, relative to what was said: in general, and if its turn ended with a report."""
+
+MIN_FINAL = 80
+"""Characters of the text at the end of a turn that is taken for its report."""
+
+MIN_SETTLED_BEFORE_REPORT = 2.3
+"""The same as ``MIN_SETTLED`` in a turn that ended with a report: the report says what came of it."""
+
+MAX_ANNOUNCED = 140
+"""Characters of a remark that leads to an edit and says nothing else."""
+
+MAX_STEPS, MAX_LATER = 2, 200
+"""Calls after a remark among which the edit is looked for that it leads to, and commands after a failed one among which
+a run that passed is looked for."""
+
+MIN_REPEATED = 30
+"""Characters of a line by which a message of the user repeats an earlier statement."""
+
+_INTENDS = re.compile(
+    r"(?:(?:ok|okay|so|now|then|next|first|finally|also|and|but|wait|hmm|actually|therefore|good|great)\b[,.!]? ){0,2}"
+    r"(?:(?:i|we)(?:'ll| will| should| need to| must| have to|'m going to| am going to|'re going to| are going to"
+    r"| want to)\b|let(?:'s| me| us)\b|(?:to|before) [^.,;]{3,100}, (?:i|we|let's|let me)\b)",
+    re.IGNORECASE,
+)
+"""Beginning of a sentence that says what the assistant does next."""
+
+_DECIDES = re.compile(
+    r"\b(?:because|since|instead|rather|so that|due to|otherwise|not|never|cannot|reason|cause|decid\w+|chose)\b|n't\b",
+    re.IGNORECASE,
+)
+"""A word of a sentence that gives a reason or rules something out."""
+
+_REASONS = re.compile(
+    r"\b(?:because|since|instead|rather than|so that|due to|otherwise|never|cannot|"
+    r"(?:should|must|will|do|to) not)\b|(?:wo|shouldn|can|don)'?t\b",
+    re.IGNORECASE,
+)
+"""A word of an intention that gives its reason or rules something out."""
+
+_TELLS = re.compile(r"\b(?:summari[sz]e|explain|recap|clarify|list|conclude|answer|note|say|show you)\b", re.IGNORECASE)
+"""A word of an intention to tell something: the rest of the text does it."""
+
+_HESITATES = re.compile(r"(?:but |oh,? )?(?:actually,? )?(?:wait|hmm+|maybe|perhaps|i wonder)\b", re.IGNORECASE)
+
+_FAILS = re.compile(r"\b(?:fails?|failed|failing|failures?|errors?|does(?:n't| not) (?:compile|build|pass|work))\b")
+
+_PASSES = re.compile(
+    r"(?:good[,.!]? |great[,.!]? |perfect[,.!]? )?(?:all |the |both |now )*(?:existing |unit |integration |new |lint )?"
+    r"(?:tests?|builds?|lint(?:er|ing)?|checks?|it|everything|fix|lint issues|code) "
+    r"(?:all |now |also |still )*(?:pass(?:es|ed)?|works?|succeed(?:s|ed)?|compiles?|is clean|(?:is|are) fixed)"
+    r"(?: now| successfully| cleanly| as expected)?[.!]",
+    re.IGNORECASE,
+)
+"""A sentence that says only that a run passed. The run is stated with its result."""
+
+_SLIPS = re.compile(
+    r"\bindent\w*|\btypos?\b|\bsyntax\b|\bduplicate lines?\b|\bunused (?:import|variable)|\bforgot\b"
+    r"|\bnot (?:been )?(?:correctly |properly )?(?:placed|applied)\b|\bmiss(?:ed|ing) (?:an? |the )?import"
+    r"|\b(?:edit|replacement) (?:command )?(?:failed|did not|didn't)\b|\bnaming collision\b",
+    re.IGNORECASE,
+)
+"""Words of a remark on a slip of an edit."""
+
+_VALUES = re.compile(r"(?<![:\w.-])(?<!line )(?<!lines )\d{3,}\b(?!-)|\b(?=[a-f]*\d)[0-9a-f]{7,40}\b")
+"""A measured number or an id, which the report at the end may not repeat."""
+
+_CODE_NAME = re.compile(r"`([^`\n]{2,80})`|\b([a-z]+[A-Z]\w{2,60}|\w{1,60}_\w{2,60}|\w{2,60}\.[a-z]{1,4})\b")
+
+_RESUMED = re.compile(
+    r"^ {0,8}(?:\d{1,2}[.)] ?|#{1,4} )?(?:\*\*)?(?:Pending Tasks|Current Work|(?:Optional )?Next Steps?)\b",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""Headings of a summary by an agent below which it says what it does next."""
+
+MIN_RESUMED = 20
+"""Calls after such a summary from which its next steps count as done."""
+
 _REJECTS = re.compile(
     r"(?:no\b(?! (?:need|problem|worries|rush|idea))|nope\b|wrong\b|incorrect\b|you(?:'re| are) wrong\b"
     r"|(?:that|this|it)(?:'s| is) (?:wrong|incorrect|false|not (?:right|true|correct|it|what|how))\b)",
@@ -211,9 +292,11 @@ class Speech:
         self._words = {id(event): user_message(event.text) for event in asked}
         """What the user wrote in each message."""
         replies = _replies(events)
-        self._rejected, self._confirmed = _rejected(replies, self._words), _confirmed(replies, self._words)
+        self._rejected, self._confirmed = _rejected(replies, self._words, events), _confirmed(replies, self._words)
         self._final = _final_texts(events)
         self._answered = _answered_text(events, is_hidden)
+        self._is_hidden = is_hidden
+        self._next_call, self._report = _turns(events)
 
     def read(self, number: int, event: Spoken) -> None:
         """Add a hidden text, given its number among the events."""
@@ -225,8 +308,96 @@ class Speech:
         scale = ANSWERED_VALUE if is_answered else FINAL_VALUE if id(event) in self._final else 1.0
         scale = max(scale, CONFIRMED_VALUE) if id(event) in self._confirmed else scale
         is_remark = bool(self._final) and scale == 1.0 and age > NEW_SPEECHES and event.role != THOUGHT
-        if not is_remark or not _is_spent_remark(event.text):
-            self._read_assistant(event, age, scale=scale, is_rejected=id(event) in self._rejected)
+        is_reported = self._report[number] is not None and _VALUES.search(event.text) is None
+        settled = MIN_SETTLED_BEFORE_REPORT if is_reported else MIN_SETTLED
+        if (is_remark and _is_spent_remark(event.text, settled)) or self._is_done(number, event):
+            return
+        self._read_assistant(
+            event,
+            age,
+            scale=scale,
+            is_rejected=id(event) in self._rejected,
+            is_reported=is_reported,
+            is_spent=self._spent_in(number, event),
+        )
+
+    def _is_done(self, number: int, event: Spoken) -> bool:
+        """Return whether a short text leads to an edit that was made at once, after which it says nothing."""
+        if self._next_call[number] < 0 or len(event.text) >= MIN_REMARK:
+            return False
+        report = self._report[number]
+        is_slip = _SLIPS.search(event.text) is not None
+        if (report is None and not is_slip) or (edit := self._edit_after(number)) is None:
+            return False
+        if len(event.text) < MAX_ANNOUNCED and (is_slip or not _DECIDES.search(event.text)):
+            return True
+        names = {(one or other).removesuffix("()") for one, other in _CODE_NAME.findall(event.text)}
+        if report is None or not names:
+            return False
+        paths = [path for _, path in edit.effect.files]
+        changed = edit_of(edit.effect.fields, paths[0])
+        touched = "\n".join([*paths, changed.removed, changed.added])
+        return 2 * sum(name in touched for name in names) >= len(names) and any(name in report.text for name in names)
+
+    def _edit_after(self, number: int) -> ToolUse | None:
+        """Return the edit that is among the next calls and was made."""
+        place, steps = self._next_call[number], 0
+        while place >= 0 and steps < MAX_STEPS:
+            event = self._events[place]
+            assert type(event) is ToolUse
+            effect, result = event.effect, event.result
+            if effect.command is None and any(how != "read" for how, _ in effect.files):
+                if result is not None and refusal(result) is None and not has_failed(result, effect):
+                    return event
+            place, steps = self._next_call[place], steps + 1
+        return None
+
+    def _spent_in(self, number: int, event: Spoken) -> Callable[[str], bool] | None:
+        """Return what tells of a sentence whether a later event of the session overtakes it."""
+        place = self._next_call[number]
+        if place < 0:
+            asked = self._answered_question(number, event)
+            return (lambda sentence: sentence == asked) if asked else None
+        call = self._events[place]
+        assert type(call) is ToolUse
+        if call.result is None or refusal(call.result) is not None:
+            return None
+        has_report = self._report[number] is not None
+        passed_later = _FAILS.search(event.text) is not None and self._passed_later(number)
+
+        def is_spent(sentence: str) -> bool:
+            if _INTENDS.match(sentence) and not _REASONS.search(sentence) and not _TELLS.search(sentence):
+                return True
+            if (passed_later and _FAILS.search(sentence)) or _PASSES.fullmatch(sentence):
+                return True
+            return has_report and _HESITATES.match(sentence) is not None
+
+        return is_spent
+
+    def _answered_question(self, number: int, event: Spoken) -> str:
+        """Return the question at the end of a text if it is quoted with the user's reply."""
+        reply = self._events[number + 1] if number + 1 < len(self._events) else None
+        if type(reply) is not Spoken or reply.role != "user" or not self._is_hidden(reply):
+            return ""
+        question, text = _question(event), user_message(reply.text)
+        if len(words_of(question) - _ASKS_NOTHING) < ABOUT_WORDS:
+            return question
+        is_quoted = bool(question) and 0 < len(text) <= MAX_REPLY and text[-1] != "?"
+        return question if is_quoted and question in _answered_by(text, event) else ""
+
+    def _passed_later(self, number: int) -> bool:
+        """Return whether the newest command before a text failed and passed later."""
+        place = number - 1
+        while place >= 0 and (type(event := self._events[place]) is not ToolUse or event.effect.command is None):
+            if type(event) is Spoken and event.role == "user":
+                return False
+            place -= 1
+        event = self._events[place]
+        if place < 0 or type(event) is not ToolUse or not _ended(event, failed=True):
+            return False
+        key = command_key(event.effect.command or "")
+        later = [one for one in self._events[number : number + MAX_LATER] if type(one) is ToolUse]
+        return any(command_key(one.effect.command or "") == key and _ended(one, failed=False) for one in later)
 
     def _before(self, number: int) -> Event | None:
         """Return what came before a message of the user, apart from thoughts and what an agent put before it."""
@@ -244,6 +415,8 @@ class Speech:
             if len(event.text) > MIN_SUMMARY:  # a summary that another agent wrote: findings, but not the user's words
                 opening = _CONTINUED.match(event.text)
                 said = event.text[opening.end() :] if opening else event.text
+                if opening and (steps := _RESUMED.search(said)) and self._is_resumed(event):
+                    said = said[: steps.start()]
                 self._read_assistant(Spoken(event.at, "assistant", said), NEW_SPEECHES + 1, scale=FOREIGN_VALUE)
             return
         text = self._words[id(event)]
@@ -268,14 +441,31 @@ class Speech:
                 value = 6.0 if number == last else 3.0
             self._items.add(USER, event.at, part, value, passage=number, passages=last + 1)
 
-    def _read_assistant(self, event: Spoken, age: int, *, scale: float = 1.0, is_rejected: bool = False) -> None:
+    def _is_resumed(self, summary: Spoken) -> bool:
+        """Return whether the assistant has worked on after a summary."""
+        return sum(type(event) is ToolUse and event.at > summary.at for event in self._events) >= MIN_RESUMED
+
+    def _read_assistant(
+        self,
+        event: Spoken,
+        age: int,
+        *,
+        scale: float = 1.0,
+        is_rejected: bool = False,
+        is_reported: bool = False,
+        is_spent: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Add the passages of a text; ``is_reported`` if its turn ended with another one."""
         text = event.text
         if _RESTATES.match(text):
             text = text.partition(". ")[2] or text.partition("\n")[2]
-        parts = passages(text)
+        parts = passages(text, is_spent=is_spent)
         is_report = len(text) > 300
         recency = 1.9 if age <= 2 else 1.5 if age <= NEW_SPEECHES else 1.0
-        scale *= 0.5 if event.role == THOUGHT else REJECTED_VALUE if is_rejected else 1.0
+        if event.role == THOUGHT:
+            scale *= THOUGHT_VALUE if not is_reported else REPORTED_THOUGHT_VALUE
+        else:
+            scale *= REJECTED_VALUE if is_rejected else 1.0
         remark = " (the user disagreed)" if is_rejected else ""
         if len(parts) > 1 and scale != FOREIGN_VALUE and (titles := outline(text)):
             value = TITLE_VALUE * len(titles) * recency * scale
@@ -327,9 +517,31 @@ def _says_little(text: str) -> bool:
     return set(_SHORT_WORD.findall(text.lower())) <= _POINTS
 
 
-def _is_spent_remark(text: str) -> bool:
+def _is_spent_remark(text: str, settled: float) -> bool:
     """Return whether a short text between calls settles nothing that a reader would miss once the step is done."""
-    return len(text) < MIN_REMARK and substance(text) < MIN_SETTLED
+    return len(text) < MIN_REMARK and substance(text) < settled
+
+
+def _ended(event: ToolUse, *, failed: bool) -> bool:
+    """Return whether a call was answered and failed, or passed."""
+    return event.result is not None and has_failed(event.result, event.effect) == failed
+
+
+def _turns(events: Sequence[Event]) -> tuple[list[int], list[Spoken | None]]:
+    """Return for each event the next call of its turn, or -1, and the text with which its turn ends later."""
+    calls, reports = [-1] * len(events), list[Spoken | None]([None]) * len(events)
+    call, report = -1, None
+    for number in range(len(events) - 1, -1, -1):
+        event = events[number]
+        calls[number], reports[number] = call, report
+        if type(event) is ToolUse:
+            call = number
+        elif type(event) is Spoken and event.role == "user":
+            if not event.text.startswith("<system-reminder>"):
+                call, report = -1, None
+        elif type(event) is Spoken and event.role != THOUGHT and call < 0 and len(event.text) >= MIN_FINAL:
+            report = event
+    return calls, reports
 
 
 def _final_texts(events: Sequence[Event]) -> set[int]:
@@ -355,7 +567,8 @@ def _answered_text(events: Sequence[Event], is_hidden: Callable[[Event], bool]) 
 
 def _replies(events: Sequence[Event]) -> list[tuple[Spoken, Spoken, Spoken | None]]:
     """Return the texts of the assistant that the user replied to, each with the reply and with what was said next."""
-    spoken = [event for event in events if type(event) is Spoken and event.role != THOUGHT]
+    texts = (event for event in events if type(event) is Spoken and event.role != THOUGHT)
+    spoken = [event for event in texts if event.role != "user" or not is_notice(event.text)]
     return [
         (said, reply, then)
         for said, reply, then in zip_longest(spoken, spoken[1:], spoken[2:])
@@ -363,14 +576,31 @@ def _replies(events: Sequence[Event]) -> list[tuple[Spoken, Spoken, Spoken | Non
     ]
 
 
-def _rejected(replies: Sequence[tuple[Spoken, Spoken, Spoken | None]], words: Mapping[int, str]) -> set[int]:
+def _rejected(
+    replies: Sequence[tuple[Spoken, Spoken, Spoken | None]], words: Mapping[int, str], events: Sequence[Event]
+) -> set[int]:
     """Return the texts of the assistant that the user's next words reject, or that it then takes back itself."""
-    return {
-        id(said)
-        for said, reply, then in replies
-        if _is_rejected(said, words[id(reply)])
-        or (then is not None and then.role == "assistant" and _CONCEDES.match(then.text))
-    }
+    found = set[int]()
+    for said, reply, then in replies:
+        if _is_rejected(said, words[id(reply)]):
+            found.add(id(said))
+        if then is not None and then.role == "assistant" and _CONCEDES.match(then.text):
+            found |= _taken_back(said, reply, events)
+    return found
+
+
+def _taken_back(said: Spoken, reply: Spoken, events: Sequence[Event]) -> set[int]:
+    """Return the texts that a conceding answer takes back: those that the user repeats, or else the last one."""
+    parts = re.split(r"\n|: |\d\. ", reply.text[:MAX_REQUEST_WORDS])
+    repeated = [plain for part in parts if len(plain := _plain(part)) >= MIN_REPEATED]
+    texts = (event for event in events if type(event) is Spoken and event.role == "assistant" and event.at < reply.at)
+    repeating = {id(one) for one in texts if any(line in _plain(one.text) for line in repeated)} if repeated else set()
+    return repeating or {id(said)}
+
+
+def _plain(text: str) -> str:
+    """Return a text without marks, on one line."""
+    return " ".join(text.replace("`", "").replace("*", "").split())
 
 
 def _confirmed(replies: Sequence[tuple[Spoken, Spoken, Spoken | None]], words: Mapping[int, str]) -> set[int]:
