@@ -125,7 +125,6 @@ class Proxy:
         body = await read_body(request, self._settings.max_body)
         job = await self._read(uncompressed(request), tenant, route, body)
         if not isinstance(job, Job):
-            self._metrics.passes.inc()
             return await self._pass_through(request, route, await request.body(), job)
         await self._storage.wait_for_room()
         match = await self._match(job)
@@ -450,9 +449,6 @@ class Proxy:
         """Update the metrics, record the request in the background, and prepare a pivot that is nearly due."""
         self._metrics.tokens_before.inc(plan.size.given)
         self._metrics.tokens_after.inc(plan.size.sent)
-        found = plan.match.found
-        if found is None:
-            self._metrics.passes.inc()
         if plan.match.degraded is not None:
             self._metrics.degraded.inc()
             return
@@ -461,7 +457,7 @@ class Proxy:
         if plan.compaction is not None or job.route.name == "count_tokens":
             return
         is_nearly_due = budgets.is_nearly_due(plan.budget, plan.size)
-        if is_nearly_due and budgets.pivot_end(job.chain, found, plan.size, plan.budget) == job.chain.length:
+        if is_nearly_due and budgets.pivot_end(job.chain, plan.match.found, plan.size, plan.budget) == job.chain.length:
             self._pivots.prepare(job.owner, job.chain, plan.match, self._terms(job, plan))
 
     def _headers(self, job: Job, plan: RequestPlan) -> list[tuple[str, str]]:

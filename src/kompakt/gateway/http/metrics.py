@@ -68,7 +68,6 @@ class Metrics:
             ["outcome", "reason"],
             registry=registry,
         )
-        self.passes = Counter("kompakt_passes", "Requests passed through unchanged.", registry=registry)
         self.overflows_recovered = Counter(
             "kompakt_overflows_recovered", "Requests that succeeded after a context overflow error.", registry=registry
         )
@@ -76,7 +75,7 @@ class Metrics:
         self.store_failures = Counter("kompakt_store_failures", "Failed store calls.", registry=registry)
         self.queued_writes = Gauge(
             "kompakt_queued_writes",
-            "Writes that wait in the background. At 1,000 of a worker, requests wait too.",
+            "Writes that wait in the background. When a worker has too many, its requests wait too.",
             registry=registry,
             multiprocess_mode="livesum",
         )
