@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 from starlette.responses import Response
 
-from kompakt.gateway.outcomes import OUTCOME_HEADER
+from kompakt.gateway.outcomes import OUTCOME_HEADER, outcome_of_error
 from kompakt.wire.registry import WIRES
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
@@ -38,7 +38,7 @@ def error_response(
 ) -> Response:
     """Return an error as a response in the format of the called endpoint."""
     body = msgspec.json.encode(error_body(format, status, without_controls(message), code=code))
-    own = {**(headers or {}), OUTCOME_HEADER: "refused", "x-kompakt-refusal": code}
+    own = {**(headers or {}), OUTCOME_HEADER: outcome_of_error(code), "x-kompakt-refusal": code}
     return Response(body, status, headers=own, media_type="application/json")
 
 

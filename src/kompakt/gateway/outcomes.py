@@ -11,7 +11,9 @@ from typing import Literal, TypeAlias
 OUTCOME_HEADER = "x-kompakt-outcome"
 UNTOUCHED_HEADER = "x-kompakt-untouched"
 
-Disposition: TypeAlias = Literal["fits", "substituted", "compacted", "oversized", "counted", "untouched", "refused"]
+Disposition: TypeAlias = Literal[
+    "fits", "substituted", "compacted", "oversized", "counted", "untouched", "refused", "failed"
+]
 
 Untouched: TypeAlias = Literal[
     "provider-history",
@@ -30,6 +32,7 @@ OUTCOMES: dict[str, str] = {
     "counted": "the request counts tokens and is not compacted",
     "untouched": "the request was passed through unchanged; x-kompakt-untouched has the reason",
     "refused": "the gateway rejected the request; x-kompakt-refusal has the reason",
+    "failed": "the provider could not be reached or broke off; x-kompakt-refusal has the reason",
 }
 
 UNTOUCHED: dict[str, str] = {
@@ -43,3 +46,8 @@ UNTOUCHED: dict[str, str] = {
 
 PROTECTED = frozenset[str](["fits", "substituted", "compacted"])
 """Outcomes after which the client's history is recorded and kept within the window."""
+
+
+def outcome_of_error(code: str) -> Disposition:
+    """Return the outcome of a request that the gateway answers with an error of its own."""
+    return "failed" if code.startswith("upstream_") else "refused"

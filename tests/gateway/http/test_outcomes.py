@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -208,3 +209,21 @@ class TestEveryAnswer:
         assert (answer.status_code, answer.headers["x-kompakt-outcome"]) == (400, "refused")
         assert [one["outcome"] for one in logged(caplog, 1)] == ["refused"]
         assert stage.outcomes() == {("refused", ""): 1}
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_of_a_request_to_an_unreachable_provider_is_failed(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, format: str
+    ) -> None:
+        """Also where the request would have been passed through."""
+        caplog.set_level(logging.INFO, "kompakt.gateway")
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+            with gateway(url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
+                sent = request(format, history(format, 2))
+                answer = httpx.post(gate.url + PATHS[format], json=sent, headers=HEADERS[format], timeout=120)
+                assert (answer.status_code, answer.headers["x-kompakt-outcome"]) == (502, "failed")
+                assert answer.headers["x-kompakt-refusal"] == "upstream_unreachable"
+                assert gate.get("/v1/models", headers=HEADERS["openai-chat"]).status_code == 502
+                assert [(one["outcome"], "untouched" in one) for one in logged(caplog, 2)] == [("failed", False)] * 2
+                assert Stage(None, gate).outcomes() == {("failed", ""): 2}  # type: ignore[arg-type]

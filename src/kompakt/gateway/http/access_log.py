@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kompakt.gateway.errors import error_response, without_controls
 from kompakt.gateway.http.metrics import Metrics
-from kompakt.gateway.outcomes import Disposition, Untouched
+from kompakt.gateway.outcomes import Disposition, Untouched, outcome_of_error
 
 _log = logging.getLogger("kompakt.gateway")
 
@@ -164,7 +164,7 @@ class AccessLog:
         metrics.requests.labels(entry.route, str(entry.status or "aborted")).inc()
         metrics.worker_requests.inc()
         if entry.refusal is not None:
-            entry.outcome = "refused"
+            entry.outcome, entry.untouched = outcome_of_error(entry.refusal), None
             metrics.refusals.labels(entry.refusal).inc()
         if entry.outcome is not None:
             metrics.outcomes.labels(entry.outcome, entry.untouched or "").inc()

@@ -46,7 +46,9 @@ class Metrics:
         self.requests = Counter(
             "kompakt_requests", "Requests answered.", ["route", "status"], registry=registry
         )  # fmt: skip
-        self.refusals = Counter("kompakt_refusals", "Requests that the gateway rejected.", ["code"], registry=registry)
+        self.refusals = Counter(
+            "kompakt_refusals", "Requests that the gateway answered with an error.", ["code"], registry=registry
+        )
         self.in_flight = Gauge(
             "kompakt_in_flight",
             "Requests in flight, including streams.",
