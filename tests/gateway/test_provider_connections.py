@@ -151,3 +151,37 @@ def test_the_cost_of_a_request_does_not_depend_on_other_connections(monkeypatch:
         assert len(asked) == 20
 
     run(provider, scenario)
+
+
+def test_a_connection_that_comes_back_while_another_is_closed_stays_known() -> None:
+    """Two tasks close expired connections of a provider; the second forgets its empty list while the first waits."""
+    closing, may_close = asyncio.Event(), asyncio.Event()
+
+    class Connection(httpcore.AsyncHTTPConnection):
+        def has_expired(self) -> bool:
+            return True
+
+        def is_idle(self) -> bool:
+            return True
+
+        def is_closed(self) -> bool:
+            return False
+
+        async def aclose(self) -> None:
+            closing.set()
+            await may_close.wait()
+
+    async def main() -> None:
+        origin = httpcore.Origin(b"http", b"provider.invalid", 80)
+        key = (origin.scheme, origin.host, origin.port)
+        pool = ConnectionPool(httpx.create_ssl_context(), max_idle=10)
+        await pool.release(Connection(origin), key)
+        first = asyncio.create_task(pool._close_expired())
+        await closing.wait()
+        await pool._close_expired()
+        await pool.release(Connection(origin), key)
+        may_close.set()
+        await first
+        assert pool.idle == 1
+
+    asyncio.run(main())

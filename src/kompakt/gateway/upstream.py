@@ -449,8 +449,8 @@ class ConnectionPool:
         for key, idle in list(self._idle.items()):
             while idle and idle[0].has_expired():
                 await self._drop(idle.popleft())
-            if not idle:
-                self._idle.pop(key, None)
+            if not idle and self._idle.get(key) is idle:  # else another task has removed it, and may have a new one
+                del self._idle[key]
 
     async def release(self, connection: httpcore.AsyncHTTPConnection, origin: _Origin) -> None:
         """Keep a connection whose response was read completely, and close it otherwise."""
