@@ -139,15 +139,19 @@ class TestRefused:
         assert answer.status_code == 400 and _message(format, answer)
 
 
-def test_without_zstandard_the_encoding_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message names the package to install."""
-
-    def missing(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(encodings, "import_module", missing)
-    with pytest.raises(encodings.UnknownEncoding, match="zstandard"):
-        encodings.decode(b"x", ["zstd"], 10)
+def test_without_zstandard_the_encoding_is_unsupported(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client is told what to send instead, the operator once what to install."""
+    monkeypatch.setattr(encodings, "REQUESTS", encodings.REQUESTS - {"zstd"})
+    encodings._log_missing_zstandard.cache_clear()
+    for _ in range(2):
+        answer = stage.post("openai-chat", b"x", "zstd")
+        assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "deflate, gzip")
+        assert _message("openai-chat", answer) == (
+            "content-encoding 'zstd' is not supported; use one of deflate, gzip, or none"
+        )
+    assert caplog.text.count("needs zstandard") == 1
 
 
 def test_the_limit_is_exact() -> None:

@@ -7,20 +7,26 @@ gateway does not read is forwarded as it came, still compressed. Any other reque
 from __future__ import annotations
 
 import asyncio
+import logging
 import zlib
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from starlette.requests import Request
 
 from kompakt.errors import InputError
 from kompakt.gateway.errors import GatewayError
+from kompakt.version import install_command
+
+_log = logging.getLogger("kompakt.gateway")
 
 READABLE = frozenset(["identity", "gzip", "x-gzip", "deflate"])
 """Encodings of responses that the gateway reads."""
 
-REQUESTS = frozenset(["gzip", "deflate", "zstd"])
+REQUESTS = frozenset(["gzip", "deflate"] + ["zstd"] * (find_spec("zstandard") is not None))
 """Encodings of requests that the gateway reads."""
 
 _CHUNK = 256 * 1024
@@ -101,10 +107,18 @@ def decode(data: bytes, encodings: Sequence[str], limit: int) -> bytes:
 
 def _reader(name: str) -> Callable[[bytes, int], bytes]:
     if name == "zstd":
-        return _unzstd
+        if name in REQUESTS:
+            return _unzstd
+        _log_missing_zstandard()
     if name in READABLE:
         return _gunzip if name.endswith("gzip") else _undeflate
     raise UnknownEncoding(repr(name))
+
+
+@cache
+def _log_missing_zstandard() -> None:
+    """Log once how to read the encoding of a client."""
+    _log.warning("a client sends zstd, which needs zstandard; install it with: %s", install_command("gateway"))
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
@@ -141,10 +155,7 @@ def _member(data: bytes, limit: int, bits: int) -> tuple[bytes, bytes]:
 
 
 def _unzstd(data: bytes, limit: int) -> bytes:
-    try:
-        zstandard: Any = import_module("zstandard")
-    except ImportError:
-        raise UnknownEncoding("'zstd' (install zstandard to read it)") from None
+    zstandard: Any = import_module("zstandard")
     reader = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).stream_reader(data, read_across_frames=True)
     out = bytearray()
     try:
