@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
-from kompakt.errors import StoreUnavailable
+import pytest
+
+from kompakt.errors import Busy, StoreUnavailable
+from kompakt.session import lock
 from kompakt.session.lock import hold
+from kompakt.session.store import open_store
 from kompakt.store.memory import MemoryRecords
 from kompakt.store.records import Fence
 
@@ -36,7 +41,7 @@ class Gone(MemoryRecords):
 
 
 async def hold_lock(records: Any, *, lease: float, seconds: float) -> None:
-    async with hold(records, "k", "turn", lease=lease):
+    async with hold(records, "k", "turn", session="s", lease=lease):
         await asyncio.sleep(seconds)
 
 
@@ -61,3 +66,20 @@ class TestHold:
                 await hold_lock(records, lease=0.15, seconds=0.0)
 
         asyncio.run(run())
+
+    def test_who_waits_says_for_which_session(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(lock, "_LOG_AFTER", 0.02)
+        caplog.set_level(logging.INFO, "kompakt.session")
+
+        async def run() -> None:
+            store = await open_store("memory:")
+            session = await store.session("one")
+            async with session.turn():
+                with pytest.raises(Busy, match="session 'one' is in use: others held its turn lock"):
+                    async with (await store.session("one")).turn(patience=0.1):
+                        pass
+
+        asyncio.run(run())
+        assert "session 'one': waiting for its turn lock" in caplog.text and "at most 0.1 s" in caplog.text

@@ -41,7 +41,7 @@ from kompakt.model.messages import Marker, Message, Text
 from kompakt.model.phrases import ASSISTANT_LINE, RESUME_PROMPT, resume_note
 from kompakt.model.references import digest
 from kompakt.model.tokens import Counter, Tokenizer, count
-from kompakt.session.lock import hold
+from kompakt.session.lock import COMPACTION, hold
 from kompakt.session.reader import ResumedSession, SessionReader, mid_step, project_session, resume_session
 from kompakt.session.rows import Draft, RowCodec
 from kompakt.session.timeline import (
@@ -720,7 +720,7 @@ class CompactionPlan(NamedTuple):
 
         A request by a user, or one with instructions, is not answered with something that was prepared before it.
         """
-        async with hold(session.records, session.key, "compaction") as fence:
+        async with hold(session.records, session.key, COMPACTION, session=session.id) as fence:
             markers = await (await session.reader()).markers()
             if not all(marker.auto and not marker.instructions for marker in markers.values()):
                 return None

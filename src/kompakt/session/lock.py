@@ -19,6 +19,11 @@ from kompakt.store.records import Fence, Records
 
 _log = logging.getLogger("kompakt.session")
 
+COMPACTION = "compaction"
+"""The lock under which a session is compacted, and changed by people."""
+TURN = "turn"
+"""The lock of an agent's turn."""
+
 LEASE = 15.0
 """Seconds until the lock of a dead holder is free."""
 
@@ -34,14 +39,14 @@ _LONGEST_WAIT = 0.25
 
 @asynccontextmanager
 async def hold(
-    records: Records, key: str, name: str, *, lease: float = LEASE, patience: float = PATIENCE
+    records: Records, key: str, name: str, *, session: str, lease: float = LEASE, patience: float = PATIENCE
 ) -> AsyncGenerator[Fence]:
-    """Wait for a lock, hold it during the block, and release it.
+    """Wait for a lock, hold it during the block, and release it. ``session`` is the id for messages.
 
     Raises:
         Busy: others held it for ``patience`` seconds.
     """
-    fence = await _acquire(records, key, name, lease=lease, patience=patience)
+    fence = await _acquire(records, key, name, session=session, lease=lease, patience=patience)
     done = asyncio.Event()
     renewal = asyncio.create_task(_renew(records, key, fence, lease=lease, done=done))
     try:
@@ -54,7 +59,7 @@ async def hold(
             await records.release(key, fence)
 
 
-async def _acquire(records: Records, key: str, name: str, *, lease: float, patience: float) -> Fence:
+async def _acquire(records: Records, key: str, name: str, *, session: str, lease: float, patience: float) -> Fence:
     clock = asyncio.get_running_loop().time
     began, wait, logged = clock(), _FIRST_WAIT, False
     end = began + patience
@@ -63,10 +68,13 @@ async def _acquire(records: Records, key: str, name: str, *, lease: float, patie
         if fence is not None:
             return fence
         if clock() >= end:
-            raise Busy(f"the session is in use: its {name} lock was held for {patience:g} seconds; try again later")
+            raise Busy(
+                f"session {session!r} is in use: others held its {name} lock for {patience:g} seconds; try again later"
+            )
         if not logged and clock() - began > _LOG_AFTER:
             logged = True
-            _log.info("waiting for the %s lock of a session; if its holder died, it is free after the lease", name)
+            message = "session %r: waiting for its %s lock, which another caller holds; at most %g s"
+            _log.info(message, session, name, patience, extra={"kompakt": {"session": session}})
         await asyncio.sleep(wait * random.uniform(0.5, 1.0))
         wait = min(wait * 1.6, _LONGEST_WAIT)
 

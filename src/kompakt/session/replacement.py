@@ -19,7 +19,7 @@ from kompakt.model.messages import History, Message
 from kompakt.model.references import digest
 from kompakt.model.tokens import Tokenizer
 from kompakt.session.compaction import SessionCompaction, add_compaction, announce, is_auto, is_stale
-from kompakt.session.lock import hold
+from kompakt.session.lock import COMPACTION, hold
 from kompakt.session.reader import ResumedSession, SessionReader, ledger_without, resume_session
 from kompakt.session.rows import Draft
 from kompakt.session.timeline import RECOVERABLE, PreparedCompaction, ViewEntry, build_record
@@ -57,7 +57,7 @@ async def publish(
     history = now.history.with_messages(shown.messages)
     done: list[PreparedCompaction] = []
 
-    async with hold(session.records, session.key, "compaction") as fence:
+    async with hold(session.records, session.key, COMPACTION, session=session.id) as fence:
         markers = await (await session.reader()).markers()
 
         async def make(head: Head) -> Draft:

@@ -31,7 +31,7 @@ from kompakt.model.references import linked
 from kompakt.model.tokens import Tokenizer, counter_for
 from kompakt.session import compaction, replacement, undo, verify
 from kompakt.session.compaction import CompactionOptions, SessionCompaction
-from kompakt.session.lock import LEASE, PATIENCE, hold
+from kompakt.session.lock import COMPACTION, LEASE, PATIENCE, TURN, hold
 from kompakt.session.reader import (
     SessionProjection,
     SessionReader,
@@ -60,9 +60,6 @@ MIN_CHILD_TOKENS = 50
 
 _CONFLICTS = 200
 """How often a write is retried after another writer committed first."""
-
-_LOCK = "compaction"
-"""The lock under which a session is compacted."""
 
 _DROPS = 3
 """How often a commit is sent when the connection is lost. A batch is applied once, however often it is sent."""
@@ -366,7 +363,7 @@ class Session:
         Raises:
             Busy: the lock was held by others for ``patience`` seconds.
         """
-        async with hold(self.records, self.key, "turn", patience=patience):
+        async with hold(self.records, self.key, TURN, session=self.id, patience=patience):
             self._head = None
             yield self
 
@@ -391,7 +388,7 @@ class Session:
         if not await self.is_served():
             yield None
             return
-        async with hold(self.records, self.key, _LOCK, patience=PATIENCE) as fence:
+        async with hold(self.records, self.key, COMPACTION, session=self.id, patience=PATIENCE) as fence:
             await self._mark()
             yield fence
 
@@ -480,7 +477,7 @@ class Session:
             question=question,
             reason=reason,
         )
-        async with hold(self.records, self.key, _LOCK, patience=patience) as fence:
+        async with hold(self.records, self.key, COMPACTION, session=self.id, patience=patience) as fence:
             if await self.is_served():
                 await self._mark()
                 return await compaction.compact_served(self, options, fence)
@@ -495,7 +492,7 @@ class Session:
         patience: float = PATIENCE,
     ) -> SessionCompaction:
         """Run a strategy on what the model sees; the change is recorded, and undone, like a compaction."""
-        async with hold(self.records, self.key, _LOCK, patience=patience) as fence:
+        async with hold(self.records, self.key, COMPACTION, session=self.id, patience=patience) as fence:
             return await compaction.apply(self, strategy, fence, tokenizer=tokenizer, reason=reason)
 
     async def replace(

@@ -33,7 +33,7 @@ from kompakt.gateway.storage.recorder import RecordedBranch, mark_name
 from kompakt.gateway.storage.storage import GatewayStorage, Match, SessionChanges, decode_note
 from kompakt.gateway.tenants import Owner
 from kompakt.model.lru import Lru
-from kompakt.session.lock import hold
+from kompakt.session.lock import COMPACTION, hold
 from kompakt.session.reader import SessionReader
 from kompakt.session.session import Session
 from kompakt.session.timeline import CompactionRecord, EditEvent, Timeline
@@ -41,8 +41,6 @@ from kompakt.store.records import Fence
 
 PATIENCE = 10.0
 """Seconds to write pending records before a change, and to wait for a lock."""
-
-LOCK = "compaction"
 
 
 # --- by a person -----------------------------------------------------------------------------------------------------
@@ -170,7 +168,7 @@ class ChangedSessions:
     async def lock(self, owner: Owner, branch: RecordedBranch) -> AsyncGenerator[Fence]:
         """Hold the lock under which a session is compacted and people change it."""
         session = await self._storage.store_of(owner).session(branch.session)
-        async with hold(session.records, session.key, LOCK, patience=PATIENCE) as fence:
+        async with hold(session.records, session.key, COMPACTION, session=session.id, patience=PATIENCE) as fence:
             yield fence
 
     async def record(self, owner: Owner, branch: RecordedBranch, rendered: RenderedPivot, fence: Fence) -> None:
