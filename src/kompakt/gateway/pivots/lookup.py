@@ -89,6 +89,11 @@ class Pivot(PivotHead, frozen=True, kw_only=True):
     def head(self) -> PivotHead:
         return PivotHead(**{name: getattr(self, name) for name in PivotHead.__struct_fields__})
 
+    @property
+    def size(self) -> int:
+        """Estimated bytes when encoded, to decide whether it is encoded in a thread."""
+        return 4 * self.tokens + 100 * len(self.view) + len(self.state.ledger)
+
     def report(self, messages: int) -> Report:
         """Return the report of the compaction of a history with this number of messages."""
         return Report(

@@ -236,12 +236,11 @@ async def references(session: Session, branch: RecordedBranch, start: int) -> tu
 
 async def record_pivot(session: Session, branch: RecordedBranch, pivot: Pivot, *, fence: Fence | None = None) -> None:
     """Add a pivot to the session's compactions, so that people can see what the model sees."""
-    size = 4 * pivot.tokens + 100 * len(pivot.view)
-    record = await off_loop(lambda: _compaction_record(branch, pivot), size=size)
+    record = await off_loop(lambda: _compaction_record(branch, pivot), size=pivot.size)
 
     async def make(head: Head) -> Draft:
         draft = Draft(head, session.codec(head.format))
-        await off_loop(lambda: draft.add_event(record), size=size)
+        await off_loop(lambda: draft.add_event(record), size=pivot.size)
         draft.is_synced = fence is not None  # else the pivot is stored
         return draft
 

@@ -410,7 +410,7 @@ class GatewayStorage:
         return await self._decoded(rendered.packed)
 
     async def _rendered(self, pivot: Pivot, packed: bytes, *, is_stored: bool) -> RenderedPivot:
-        return await off_loop(lambda: RenderedPivot.of(pivot, packed, is_stored=is_stored), size=_size(pivot))
+        return await off_loop(lambda: RenderedPivot.of(pivot, packed, is_stored=is_stored), size=pivot.size)
 
     async def cache_pivot(self, chain: HashChain, pivot: Pivot) -> RenderedPivot:
         """Add a pivot that the store does not have to the cache."""
@@ -463,7 +463,7 @@ class GatewayStorage:
         await self.write_notes(owner, pivot.session, {name: await self._encoded(pivot)}, synced=False)
 
     async def _encoded(self, pivot: Pivot) -> bytes:
-        return await off_loop(lambda: encode_note(pivot, self.value_codec), size=_size(pivot))
+        return await off_loop(lambda: encode_note(pivot, self.value_codec), size=pivot.size)
 
     async def _decoded(self, data: bytes) -> Pivot:
         return await off_loop(lambda: decode_note(data, self.value_codec, Pivot), size=_BYTES_PER_BYTE * len(data))
@@ -545,7 +545,7 @@ class GatewayStorage:
             with suppress(UsageError):  # the session was deleted meanwhile
                 await self.call(recorder.record_pivot(session, branch, pivot))
 
-        self._queue.put_other(write, _BYTES_PER_BYTE * _size(pivot))
+        self._queue.put_other(write, _BYTES_PER_BYTE * pivot.size)
 
     def write_notes_later(
         self, owner: Owner, session: str, notes: Mapping[str, bytes], *, on_failure: Callable[[], object]
@@ -583,11 +583,6 @@ class GatewayStorage:
         state = "store unavailable" if isinstance(error, StoreUnavailable) else "store call failed"
         _log.warning("%s: %s", state, error)
         return "store-unavailable"
-
-
-def _size(pivot: Pivot) -> int:
-    """Estimate the encoded bytes of a pivot."""
-    return 4 * pivot.tokens + 100 * len(pivot.view) + len(pivot.state.ledger)
 
 
 def deepest(chain: HashChain, notes: Mapping[str, bytes], codec: ValueCodec, ends: Iterable[int]) -> PivotMatch | None:
