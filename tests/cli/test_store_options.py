@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.cli.store_helpers import BODY, Run, account, put, refused
 from kompakt.cli import session as session_commands
 from kompakt.cli.store_options import printable, read_id
 from kompakt.session.session import Session
-from kompakt.session.store import Store
+from kompakt.session.store import Store, open_store
 
 SECRET = "c7" * 32
 ODD = ["a\nb", "\udcff\udc00", '"x"', " lead", "ünï", "a'; DROP TABLE x; --", "../../etc"]
@@ -81,6 +82,17 @@ class TestRemove:
         assert kom("session", "gc", "--dry-run") == (0, f"{id}\n", "1 session would be removed\n")
         assert kom("session", "gc") == (0, f"{id}\n", "1 session removed\n")
         assert json.loads(kom("session", "list", "--json").out) == []
+
+    def test_every_write_keeps_a_session_from_gc(self, kom: Run, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also a message, not only a compaction, a revert, an edit or a pin."""
+        now = session_commands.time.time()
+        monkeypatch.setattr(session_commands.time, "time", lambda: now + 20 * 86_400)
+        asyncio.run(self.append(id))
+        assert kom("session", "gc", "--older-than", "19d", "--dry-run").out == ""
+
+    async def append(self, id: str) -> None:
+        async with await open_store("kompakt.db") as store:
+            await (await store.session(id)).append([{"role": "user", "content": "One more."}])
 
 
 class TestStores:

@@ -694,9 +694,8 @@ def gc(
 ) -> None:
     """Delete sessions older than the retention period.
 
-    Prints the deleted ids and compacts the files of the store. The age of a session counts from its creation or from
-    its newest compaction, revert, edit or pin. Compacting the files also erases sessions that were deleted earlier, for
-    example over HTTP; writers wait meanwhile.
+    Prints the deleted ids and compacts the files of the store. The age of a session counts from its last write.
+    Compacting the files also erases sessions that were deleted earlier, for example over HTTP; writers wait meanwhile.
 
     \b
     Examples:
@@ -706,7 +705,7 @@ def gc(
     oldest = -1.0 if retention_days is None else time.time() - read_age(retention_days, "older-than")
 
     async def work(store: Store) -> list[str]:
-        old = [head async for head in store.heads() if max(head.created, head.touched) < oldest]
+        old = [head async for head in store.heads() if head.last_write < oldest]
         if not dry_run:
             if old:
                 await store.records.delete([head.key for head in old])

@@ -83,7 +83,7 @@ class StoreSelection(msgspec.Struct, frozen=True, kw_only=True):
 
     def selects(self, head: Head, id: str, now: float) -> bool:
         """Return whether a session is one of the selected."""
-        age = now - (head.touched or head.created)
+        age = now - head.last_write
         return (
             (self.first is None or id >= self.first)
             and (self.last is None or id <= self.last)

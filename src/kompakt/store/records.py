@@ -97,7 +97,12 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     messages: int = 0
     """Number of live rows that are messages."""
     touched: float = 0.0
-    """Unix time of the last write, for display and for removing old sessions."""
+    """Unix time of the last write; 0 before the first."""
+
+    @property
+    def last_write(self) -> float:
+        """Return the Unix time of the last write, for display and for removing old sessions."""
+        return self.touched or self.created
 
     @property
     def name(self) -> str:

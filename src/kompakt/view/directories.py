@@ -123,7 +123,7 @@ def entry_of(
         version=version_of(head),
         format=head.format,
         messages=head.messages,
-        touched=head.touched or head.created,
+        touched=head.last_write,
         title=title,
         client=client,
         open=open,

@@ -312,7 +312,7 @@ class StoredSource:
             pins=timeline.pins,
             parent=timeline.parent,
             created=head.created,
-            touched=head.touched or head.created,
+            touched=head.last_write,
             can_undo=timeline.last_undoable() is not None,
             can_redo=timeline.last_redoable() is not None,
         )

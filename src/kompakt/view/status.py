@@ -157,7 +157,7 @@ def line_of(head: Head, compactions: int | None) -> SessionLine:
         turns=head.turn,
         compactions=compactions,
         created=timestamp(head.created),
-        touched=timestamp(head.touched or head.created),
+        touched=timestamp(head.last_write),
     )
 
 

@@ -126,9 +126,8 @@ class GatewaySessions:
             count += 1
             if count > MAX_SEARCHED:
                 raise UsageError(f"there are many sessions; name one with the argument session or in {SESSION_HEADER}")
-            touched = head.touched or head.created
-            if best is None or touched >= newest:
-                best, newest = (tenant, head), touched
+            if best is None or head.last_write >= newest:
+                best, newest = (tenant, head), head.last_write
         if best is None:
             raise UsageError("the gateway has recorded no session yet; send a request through it first")
         tenant, head = best

@@ -310,7 +310,7 @@ class SessionsApi:
             messages=head.messages,
             turns=head.turn,
             created=timestamp(head.created),
-            touched=timestamp(head.touched or head.created),
+            touched=timestamp(head.last_write),
             compactions=len(live),
             tokens_before=newest.tokens_before if newest is not None else None,
             tokens_after=newest.tokens_after if newest is not None else None,

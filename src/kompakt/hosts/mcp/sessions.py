@@ -428,7 +428,7 @@ class LocalSessions:
         store = await self._store()
         if store is not None:
             listed += [
-                ListedSession(head.name, head.format, timestamp(head.touched or head.created))
+                ListedSession(head.name, head.format, timestamp(head.last_write))
                 async for head in store.heads()
             ]
         listed.sort(key=lambda one: (one.modified, one.id), reverse=True)
@@ -472,7 +472,7 @@ class LocalSessions:
         heads = [head async for head in store.heads()] if store is not None else []
         if store is None or not heads:
             return None
-        newest = max(heads, key=lambda head: (head.touched or head.created, head.key))
+        newest = max(heads, key=lambda head: (head.last_write, head.key))
         return StoredSession(await store.session(newest.name))
 
     async def _transcripts(self, caller: Caller) -> list[FoundTranscript]:
