@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from examples.frameworks import langchain_agent
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
@@ -116,6 +117,11 @@ class TestLangChain(AdapterContract, framework="langchain"):
         view = hook({"messages": [HumanMessage(TASK), *messages]})["llm_input_messages"]
         assert len(view) < len(messages)
         assert view[-1] is messages[-1]
+
+    def test_a_hook_with_a_store_that_it_cannot_use_is_refused_at_once(self) -> None:
+        store: Any = asyncio.run(kompakt.open_store("memory:"))
+        with pytest.raises(kompakt.UsageError, match="pass the URL of the store"):
+            pre_model_hook(store=store)
 
     def test_agents_that_are_called_by_tools_have_conversations_of_their_own(self) -> None:
         reports: list[Any] = []

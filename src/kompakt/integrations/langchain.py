@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Unpack, cast
 
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
+from kompakt.errors import UsageError
 from kompakt.integrations.conversation import (
     AdapterArguments,
     AdapterOptions,
@@ -20,6 +21,7 @@ from kompakt.integrations.conversation import (
     RequestFrame,
     missing,
 )
+from kompakt.integrations.stores import NEEDS_URL
 from kompakt.model.messages import JsonObject
 from kompakt.session.store import Store
 
@@ -106,14 +108,19 @@ class KompaktMiddleware(AgentMiddleware[Any, Any]):
 
 def pre_model_hook(
     *,
-    store: Store | str | None = None,
+    store: str | None = None,
     **options: Unpack[AdapterArguments],
 ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Return a function for ``create_react_agent(pre_model_hook=…)`` or for a node before the model.
 
     It returns ``llm_input_messages`` and leaves ``messages`` as they are. ``budget`` must leave room for system prompt
     and tools: the hook does not see them.
+
+    Raises:
+        UsageError: ``store`` is not a URL. The hook is synchronous.
     """
+    if not isinstance(store, str | None):  # type: ignore[reportUnnecessaryIsInstance] — callers without a type checker
+        raise UsageError(NEEDS_URL)
     chosen = AdapterOptions(store=store, recall=False, **options)
     conversations = Conversations(_ChatConverter(), chosen)
 

@@ -23,6 +23,8 @@ from kompakt.session.store import MAX_BRANCHES, Store, branch_name, open_store
 CLOSE_SECONDS = 10
 """How long closing the stores may take."""
 
+NEEDS_URL = "this framework calls kompakt synchronously; pass the URL of the store as store=…"
+
 Result = TypeVar("Result")
 
 
@@ -98,7 +100,7 @@ class StoreAccess:
             UsageError: the store was given as an object.
         """
         if not isinstance(self._store, str):
-            raise UsageError("this framework calls kompakt synchronously; pass the URL of the store as store=…")
+            raise UsageError(NEEDS_URL)
         return _background.submit(_opened(self._store, work)).result()
 
 
