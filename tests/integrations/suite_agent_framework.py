@@ -35,6 +35,7 @@ from tests.integrations.contract import (
 )
 
 import kompakt
+from kompakt.errors import UsageError
 from kompakt.integrations.agent_framework import KompaktHistory, KompaktStrategy
 from kompakt.integrations.stores import close_stores
 
@@ -114,10 +115,28 @@ class TestAgentFramework(AdapterContract, framework="agent_framework"):
         assert not any(one.additional_properties.get("_excluded") for one in done.messages)
         return Run(script, done.text.splitlines()[-1], [one["content"] for one in as_chat(done.messages)], same)
 
+    def test_without_recall_its_tool_cannot_be_given_to_an_agent(self) -> None:
+        with pytest.raises(UsageError, match="recall=False"):
+            _ = self.make_adapter(recall=False).recall_tool
+
     def test_recall_finds_what_left_the_context(self) -> None:
         """Tools of an agent are fixed, so recall is offered from the start."""
         run = self.run_loop(Script(recall_at=25), budget=BUDGET)
         assert "D15838" in texts(run.script.requests[25])
+
+    def test_recall_reads_a_store_that_is_given_as_an_object(self) -> None:
+        """Also what a strategy no longer has, because it belongs to another process."""
+
+        async def run() -> str:
+            store = await kompakt.open_store("memory:")
+            said = [{"role": "user", "content": "The depot is D15838."}]
+            await (await store.session("run")).append(said, format="openai-chat")
+            strategy = KompaktStrategy(store=store)
+            strategy._current.set("run")
+            (answer,) = await strategy.recall_tool.invoke(arguments={"query": "depot"})
+            return answer.text
+
+        assert "D15838" in asyncio.run(run())
 
     def test_a_second_run_of_a_session_starts_from_the_whole_history(self) -> None:
         script = Script(steps=20)

@@ -21,6 +21,7 @@ from autogen_core.models import (
 from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, page, run_page, texts
 
 import kompakt
+from kompakt.errors import UsageError
 from kompakt.integrations.autogen import KompaktContext
 from kompakt.integrations.stores import close_stores
 
@@ -118,6 +119,10 @@ class TestAutoGen(AdapterContract, framework="autogen"):
         own, contents = {id(one) for one in kept}, [as_chat([one]) for one in kept]
         same = all(id(one) in own for one in client.seen if as_chat([one]) in contents)
         return Run(script, done.messages[-1].content, [one["content"] for one in as_chat(kept)], same)
+
+    def test_without_recall_its_tool_cannot_be_given_to_an_agent(self) -> None:
+        with pytest.raises(UsageError, match="recall=False"):
+            _ = KompaktContext(recall=False).recall_tool
 
     def test_recall_finds_what_left_the_context(self) -> None:
         """Tools of an agent are fixed, so recall is offered from the start."""

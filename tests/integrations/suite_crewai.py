@@ -31,6 +31,7 @@ from tests.integrations.contract import (
 )
 
 import kompakt
+from kompakt.errors import UsageError
 from kompakt.integrations.crewai import CrewDoesNotFit, KompaktHooks
 from kompakt.integrations.stores import close_stores
 
@@ -118,6 +119,10 @@ class TestCrewAI(AdapterContract, framework="crewai"):
                     pass
                 done = done.result
         return Run(script, done.raw, same_objects=objects.same)
+
+    def test_without_recall_its_tool_cannot_be_given_to_an_agent(self) -> None:
+        with pytest.raises(UsageError, match="recall=False"):
+            _ = self.make_adapter(recall=False).recall_tool
 
     def test_recall_finds_what_left_the_context(self) -> None:
         """Tools of an agent are fixed, so recall is offered from the start."""

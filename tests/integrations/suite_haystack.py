@@ -34,6 +34,7 @@ from tests.integrations.contract import (
 )
 
 import kompakt
+from kompakt.errors import UsageError
 from kompakt.integrations.haystack import KompaktAdmissionHook, KompaktCompactor, KompaktTokenCounter, _ChatConverter
 from kompakt.integrations.stores import close_stores
 
@@ -111,6 +112,10 @@ class TestHaystack(AdapterContract, framework="haystack"):
             done = agent.run(task, streaming_callback=chunks.append if mode == "stream" else None)
         assert bool(chunks) is (mode == "stream")
         return Run(script, done["last_message"].text, same_objects=objects.same)
+
+    def test_without_recall_its_tool_cannot_be_given_to_an_agent(self) -> None:
+        with pytest.raises(UsageError, match="recall=False"):
+            _ = self.make_adapter(recall=False).recall_tool
 
     def test_recall_finds_what_left_the_context(self) -> None:
         """Tools of an agent are fixed, so recall is offered from the start."""

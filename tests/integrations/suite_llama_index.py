@@ -7,12 +7,14 @@ import json
 from contextvars import ContextVar
 from typing import Any
 
+import pytest
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, LLMMetadata, ToolCallBlock
 from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.memory import ChatMemoryBuffer
 from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, page, run_page, texts
 
+from kompakt.errors import UsageError
 from kompakt.integrations.llama_index import KompaktLLM
 
 
@@ -119,6 +121,10 @@ class TestLlamaIndex(AdapterContract, framework="llama_index"):
         fitting = KompaktLLM(ScriptedLLM(script=Script(steps=0), seen=seen), budget=BUDGET)
         assert fitting.chat(messages).message.content == "done"
         assert seen[-1] is messages[-1]
+
+    def test_without_recall_its_tool_cannot_be_given_to_an_agent(self) -> None:
+        with pytest.raises(UsageError, match="recall=False"):
+            _ = self.make_adapter(recall=False).recall_tool
 
     def test_recall_finds_what_left_the_context(self) -> None:
         """Tools of an agent are fixed, so recall is offered from the start."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
 from strands import Agent, tool
 from strands.hooks import AfterModelCallEvent, HookProvider, MessageAddedEvent
 from strands.models.model import Model
@@ -13,6 +14,7 @@ from strands.types.exceptions import ContextWindowOverflowException
 from tests.integrations.contract import TASK, AdapterContract, ObjectCheck, Run, Script, TooLong, page, run_page
 
 import kompakt
+from kompakt.errors import UsageError
 from kompakt.integrations.stores import close_stores
 from kompakt.integrations.strands import KompaktConversationManager
 
@@ -102,6 +104,10 @@ class TestStrands(AdapterContract, framework="strands"):
         modes = {"sync": lambda: agent(TASK), "async": lambda: asyncio.run(agent.invoke_async(TASK))}
         result = asyncio.run(stream()) if mode == "stream" else modes[mode]()
         return Run(script, str(result).strip(), same_objects=objects.same)
+
+    def test_without_recall_its_tool_cannot_be_given_to_an_agent(self) -> None:
+        with pytest.raises(UsageError, match="recall=False"):
+            _ = KompaktConversationManager(recall=False).recall_tool
 
     def test_recall_finds_what_left_the_context(self) -> None:
         """Tools of Strands are fixed, so recall is offered from the start."""

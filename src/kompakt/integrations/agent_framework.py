@@ -146,10 +146,19 @@ class KompaktStrategy:
         self._conversations = Conversations(_CONVERTER, self._options)
         self._current: ContextVar[str] = ContextVar("kompakt_run", default="")
         """The run whose tools are called: tools run in the task, or in a child, of the model call before them."""
-        self.recall_tool = FunctionTool(name=TOOL_NAME, description=TOOL_DESCRIPTION, func=self._recall)
+        self._recall_tool = FunctionTool(name=TOOL_NAME, description=TOOL_DESCRIPTION, func=self._recall)
 
-    def _recall(self, query: str) -> str:
-        return self._conversations.get(self._current.get()).recall(query).text
+    @property
+    def recall_tool(self) -> FunctionTool:
+        """Return the tool that searches the conversation of the agent that calls it.
+
+        Raises:
+            UsageError: ``recall=False``.
+        """
+        return self._options.offered(self._recall_tool)
+
+    async def _recall(self, query: str) -> str:
+        return (await self._conversations.get(self._current.get()).arecall(query)).text
 
     async def __call__(self, messages: list[Message]) -> bool:
         """Replace messages in the list of the function loop if they exceed the budget."""
@@ -199,7 +208,16 @@ class KompaktHistory(HistoryProvider):
         )
         self._current: ContextVar[str] = ContextVar("kompakt_session", default="")
         """The session whose run calls tools: tools run in the task that loaded the history, or in a child of it."""
-        self.recall_tool = FunctionTool(name=TOOL_NAME, description=TOOL_DESCRIPTION, func=self._recall)
+        self._recall_tool = FunctionTool(name=TOOL_NAME, description=TOOL_DESCRIPTION, func=self._recall)
+
+    @property
+    def recall_tool(self) -> FunctionTool:
+        """Return the tool that searches the session of the current run.
+
+        Raises:
+            UsageError: ``recall=False``.
+        """
+        return self._options.offered(self._recall_tool)
 
     def _history(self, session_id: str | None) -> StoredHistory:
         return StoredHistory(session_id or "agent-framework", "openai-chat", self._options)

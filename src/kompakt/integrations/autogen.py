@@ -147,7 +147,16 @@ class KompaktContext(ChatCompletionContext, Component[KompaktContextConfig]):
         async def recall_earlier(query: str) -> str:
             return (await self._conversation.arecall(query)).text
 
-        self.recall_tool = FunctionTool(recall_earlier, TOOL_DESCRIPTION, name=TOOL_NAME)
+        self._recall_tool = FunctionTool(recall_earlier, TOOL_DESCRIPTION, name=TOOL_NAME)
+
+    @property
+    def recall_tool(self) -> FunctionTool:
+        """Return the tool that searches the conversation.
+
+        Raises:
+            UsageError: ``recall=False``.
+        """
+        return self._options.offered(self._recall_tool)
 
     async def get_messages(self) -> list[LLMMessage]:
         """Return what the model should see."""

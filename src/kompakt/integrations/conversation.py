@@ -143,7 +143,7 @@ class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
     store: Store | str | None = None
     """Where the whole conversation is saved at each compaction: a URL or, in asynchronous frameworks, a store."""
     recall: bool = True
-    """Whether the model gets the recall tool."""
+    """Whether the model gets the recall tool; without it ``recall_tool`` raises ``UsageError``."""
     on_compaction: Callable[[Report], None] | None = None
     """Called after each compaction with its report."""
     admission: AdmissionSettings | str | None = None
@@ -161,6 +161,16 @@ class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
         policy_named(self.policy)
         if isinstance(self.admission, str) and self.admission not in LEVELS:
             raise UsageError(f"admission={self.admission!r} is not known; use {' or '.join(map(repr, LEVELS))}")
+
+    def offered(self, recall_tool: Result) -> Result:
+        """Return the recall tool of an adapter, as it is given to an agent.
+
+        Raises:
+            UsageError: the adapter was made with ``recall=False``.
+        """
+        if not self.recall:
+            raise UsageError("recall_tool is not available with recall=False; do not give it to the agent")
+        return recall_tool
 
     @property
     def admission_settings(self) -> AdmissionSettings | None:
@@ -453,8 +463,7 @@ class LiveConversation(Generic[Item]):
         context.append(message)
         if len(context.messages) - 1 in self._staying:
             context.pin(context.group_at(len(context.messages) - 1))
-        if self._options.recall:
-            self._recalls.update(call.id for call in message.calls if call.name == TOOL_NAME)
+        self._recalls.update(call.id for call in message.calls if call.name == TOOL_NAME)
         if self._admission is not None and not any(one.call_id in self._recalls for one in message.results):
             self._unsaved |= admit_message(context, len(context.messages) - 1, self._seen, self._admission)
 

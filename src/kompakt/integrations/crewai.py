@@ -97,7 +97,16 @@ class KompaktHooks:
         self._runs: Lru[str, _ExecutorRun] = Lru(MAX_CONVERSATIONS)
         self._newest: Lru[_AgentKey, str] = Lru(MAX_CONVERSATIONS)
         """The newest conversation of each agent."""
-        self.recall_tool = self._make_recall_tool()
+        self._recall_tool = self._make_recall_tool()
+
+    @property
+    def recall_tool(self) -> Any:
+        """Return the tool that searches the conversation of the agent that calls it.
+
+        Raises:
+            UsageError: ``recall=False``.
+        """
+        return self._options.offered(self._recall_tool)
 
     def _make_recall_tool(self) -> Any:
         def recall(query: str) -> str:

@@ -190,8 +190,17 @@ class KompaktCompactor(Compactor):
         """The conversations of running agents."""
         self._unmarked: Lru[int, str] = Lru(MAX_CONVERSATIONS)
         """Conversations that did not get shorter yet, by the ``id`` of their first message."""
-        self.recall_tool = self._make_recall_tool()
+        self._recall_tool = self._make_recall_tool()
         self.admission_hook = KompaktAdmissionHook(self)
+
+    @property
+    def recall_tool(self) -> Tool:
+        """Return the tool that searches the conversation of the agent that calls it.
+
+        Raises:
+            UsageError: ``recall=False``.
+        """
+        return self._options.offered(self._recall_tool)
 
     def _make_recall_tool(self) -> Tool:
         def recall(query: str, state: State) -> str:

@@ -128,6 +128,7 @@ class KompaktLLM(FunctionCallingLLM):
     """
 
     _llm: Any = PrivateAttr()
+    _options: AdapterOptions = PrivateAttr()
     _conversations: Conversations[ChatMessage] = PrivateAttr()
 
     def __init__(
@@ -139,12 +140,16 @@ class KompaktLLM(FunctionCallingLLM):
         **options: Unpack[AdapterArguments],
     ) -> None:
         super().__init__(callback_manager=llm.callback_manager, system_prompt=llm.system_prompt)
-        chosen = AdapterOptions(store=store, recall=recall, **options)
-        self._llm, self._conversations = llm, Conversations(_BlockConverter(), chosen)
+        self._options = AdapterOptions(store=store, recall=recall, **options)
+        self._llm, self._conversations = llm, Conversations(_BlockConverter(), self._options)
 
     @property
     def recall_tool(self) -> FunctionTool:
-        """Return the tool that searches the conversation of the agent that calls it."""
+        """Return the tool that searches the conversation of the agent that calls it.
+
+        Raises:
+            UsageError: ``recall=False``.
+        """
 
         async def recall(ctx: Any, query: str) -> str:
             messages = [*await (await ctx.store.get("memory")).aget(), *await ctx.store.get(SCRATCHPAD, default=[])]
@@ -152,7 +157,8 @@ class KompaktLLM(FunctionCallingLLM):
             return RECALL_DOWN if known is None else (await known.arecall(query)).text
 
         recall.__annotations__ = {"ctx": Context, "query": str, "return": str}  # LlamaIndex reads them as types
-        return FunctionTool.from_defaults(async_fn=recall, name=TOOL_NAME, description=TOOL_DESCRIPTION)
+        made = FunctionTool.from_defaults(async_fn=recall, name=TOOL_NAME, description=TOOL_DESCRIPTION)
+        return self._options.offered(made)
 
     @classmethod
     def class_name(cls) -> str:

@@ -66,9 +66,18 @@ class KompaktConversationManager(ConversationManager):
         """Names of the conversation, and of the one that a restored agent continues."""
         self._agent: ref[Any] | None = None
         self._was_refused = False
-        self.recall_tool = self._recall_tool()
+        self._recall_tool = self._make_recall_tool()
 
-    def _recall_tool(self) -> Any:
+    @property
+    def recall_tool(self) -> Any:
+        """Return the tool that searches the conversation of the agent.
+
+        Raises:
+            UsageError: ``recall=False``.
+        """
+        return self._options.offered(self._recall_tool)
+
+    def _make_recall_tool(self) -> Any:
         @tool(name=TOOL_NAME, description=TOOL_DESCRIPTION)
         def recall(query: str) -> str:
             return self._conversations.get(self._key or self._restored).recall(query).text
