@@ -26,6 +26,25 @@ def test_an_interrupt_during_the_imports_ends_without_a_traceback(monkeypatch: p
     assert ended.value.code == 130
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "notes/a.json"), "kompakt: notes/a.json: Permission denied\n"),
+        (OSError(28, "No space left on device"), "kompakt: cannot write the output: No space left on device\n"),
+    ],
+)
+def test_an_error_of_the_system_names_its_file(
+    error: OSError, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failed(name: str) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "import_module", failed)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert (ended.value.code, capsys.readouterr().err) == (2, said)
+
+
 class TestCommandList:
     def test_the_help_imports_no_command(self) -> None:
         """So it is printed at once, and completion in a shell is fast."""

@@ -58,7 +58,9 @@ def main() -> None:
         _report(_missing(error.name))
         raise SystemExit(2) from None
     except OSError as error:
-        _report(f"cannot write the output: {error.strerror or error}")
+        name = error.filename
+        where = os.fsdecode(name) if isinstance(name, str | bytes) else "cannot write the output"
+        _report(f"{where}: {error.strerror or error}")
         raise SystemExit(2) from None
 
 

@@ -66,6 +66,7 @@ def mcp(
       kompakt mcp --store agent.db --session task-7 --write
       kompakt mcp --http 8485
     """
+    folder = _folder()
     if transcript is not None and session is not None:
         raise UsageError("--transcript and --session name different sessions; give one of them")
     if transcript is not None:
@@ -77,7 +78,7 @@ def mcp(
         from kompakt.hosts.mcp.sessions import LocalSessions, ServedStore  # late: the engine is slow to import
 
         return LocalSessions(
-            folder=Path.cwd(),
+            folder=folder,
             environ=os.environ,
             store=ServedStore(store, tenant, read_key(key_file)) if store is not None else None,
             session=read_id(session) if session is not None else None,
@@ -90,6 +91,18 @@ def mcp(
         _show(create_directory, as_json=as_json)
     else:
         _serve(create_directory, write=write, port=http)
+
+
+def _folder() -> Path:
+    """Return the working directory.
+
+    Raises:
+        UsageError: it was deleted.
+    """
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the working directory was deleted; start the command in another one") from None
 
 
 def _serve(create_directory: Any, *, write: bool, port: int | None) -> None:

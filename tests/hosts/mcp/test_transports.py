@@ -231,6 +231,14 @@ class TestOptions:
         assert done.returncode == 2 and said in done.stderr
         assert not (workspace.project / "none.db").exists()
 
+    def test_a_working_directory_that_was_deleted_is_reported(self, workspace: Workspace) -> None:
+        code = "import os, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); sys.argv = ['kompakt', 'mcp']"
+        command = [sys.executable, "-c", f"{code}; from kompakt.cli import main; main()"]
+        options = {"cwd": workspace.project, "env": environment(workspace), "stdin": subprocess.DEVNULL}
+        done = subprocess.run(command, **options, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "the working directory was deleted" in done.stderr
+
     def test_settings_of_the_configuration_file_apply(self, workspace: Workspace) -> None:
         path = workspace.claude_code("mine", talk(workspace.project).records)
         other = path.rename(workspace.project / "other.jsonl")
