@@ -193,6 +193,23 @@ class TestStoredSessions:
             assert is_error and "only read" in said
         assert path.read_bytes() == before
 
+    def test_sessions_of_a_store_are_listed_without_a_search_for_transcripts(
+        self, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = workspace.project / "own.db"
+
+        async def listed() -> list[str]:
+            async with await open_store(f"sqlite:///{path}") as store:
+                await (await store.session("mine")).append([{"role": "user", "content": "hi"}], format="openai-chat")
+            directory = workspace.sessions(store=ServedStore(f"sqlite:///{path}"))
+            try:
+                return [one.id for one in await directory.list(Caller())]
+            finally:
+                await directory.close()
+
+        monkeypatch.delattr("kompakt.hosts.mcp.sessions.transcripts_of")
+        assert asyncio.run(listed()) == ["mine"]
+
     @pytest.mark.parametrize("scheme", ["sqlite:///", ""])
     def test_a_missing_store_is_reported_and_not_created(self, workspace: Workspace, scheme: str) -> None:
         path = workspace.project / "none.db"

@@ -420,11 +420,8 @@ class LocalSessions:
         fixed = await self._fixed(caller)
         if fixed is not None:
             return [ListedSession(fixed.id, fixed.origin, "")]
-        listed = [
-            ListedSession(one.session, one.agent, timestamp(one.modified))
-            for one in await self._transcripts(caller)
-            if self._given_store is None
-        ]
+        found = await self._transcripts(caller) if self._given_store is None else []
+        listed = [ListedSession(one.session, one.agent, timestamp(one.modified)) for one in found]
         store = await self._store()
         if store is not None:
             listed += [
