@@ -30,15 +30,20 @@ _NAMES: dict[ContentKind, str] = {
 }
 
 
+def largest_in(shown: ShownRequest) -> list[int]:
+    """Return the numbers of the largest messages of a request, the largest first."""
+    return [one.seq for one in sorted(shown.rows, key=lambda one: (-one.tokens, one.seq))[:MAX_LARGEST]]
+
+
 def context_of(
     moment: Moment,
     index: SessionIndex,
     shown: ShownRequest,
     sizes: Sizes,
     budget: Budget | None,
-    rows: dict[int, MessageRow],
+    largest: Sequence[MessageRow],
 ) -> ContextView:
-    """Return the composition of the next request; ``rows`` has the row of each of its messages."""
+    """Return the composition of the next request; ``largest`` are the rows of ``largest_in``."""
     total = sum(sizes.values())
     groups: list[ContextNode] = []
     for kind in KINDS:
@@ -47,7 +52,6 @@ def context_of(
             groups.append(_group(kind, size, _leaves(kind, moment, index, shown)))
     window = budget.window if budget is not None else None
     reserve = budget.reserve if budget is not None else 0
-    largest = sorted(shown.rows, key=lambda one: (-one.tokens, one.seq))[:MAX_LARGEST]
     return ContextView(
         total=total,
         window=window,
@@ -55,7 +59,7 @@ def context_of(
         free=None if window is None else max(0, window - reserve - total),
         tokens={kind: sizes.get(kind, 0) for kind in KINDS},
         tree=ContextNode(name="Request", kind="system", tokens=total, children=tuple(groups)),
-        largest=tuple(rows[one.seq] for one in largest if one.seq in rows),
+        largest=tuple(largest),
         repeated=_repeated(index, shown.rows),
     )
 

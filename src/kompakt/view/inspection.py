@@ -30,7 +30,7 @@ from kompakt.session.session import Session
 from kompakt.session.store import Store, open_store
 from kompakt.store import find_store
 from kompakt.view.compactions import MAX_REMOVED, compaction_of, preview_of
-from kompakt.view.composition import MAX_LARGEST, context_of
+from kompakt.view.composition import context_of, largest_in
 from kompakt.view.directories import (
     MAX_SESSIONS,
     Directory,
@@ -385,21 +385,12 @@ class Inspection:
         source = await entry.open()
         moment = await source.moment()
         title = entry.title or await _title(source, moment)
-        live = [point for point in moment.points if not point.undone]
-        model = moment.model
-        budget = self._budget_of(model)
-        row = SessionRow(
-            id=entry.id,
-            title=title,
+        row = msgspec.structs.replace(
+            _row_of(entry.id, source, moment, self._budget_of(moment.model), title),
             client=entry.client or source.client,
-            model=model,
             format=entry.format,
-            window=budget.window if budget is not None else None,
             messages=entry.messages,
-            compactions=len(live),
-            tokens_saved=sum(max(0, (one.tokens_before or 0) - (one.tokens_after or 0)) for one in live),
             last_activity=timestamp(entry.touched),
-            parent=moment.parent,
         )
         return _filled(row, (await source.status(moment)).tokens) if counts else row
 
@@ -448,7 +439,7 @@ class Inspection:
             return await self._unfinished(id, session, moment, budget)
         status, cost = await session.status(moment), await session.cost(moment)
         growth = await session.growth(moment, budget)
-        row = self._detail_row(id, session, moment, budget, session.index.title)
+        row = _row_of(id, session.source, moment, budget, session.index.title)
         row = msgspec.structs.replace(
             row,
             messages=status.messages,
@@ -477,25 +468,7 @@ class Inspection:
     ) -> SessionDetail:
         """Return what is known of a long session that is still being read."""
         title = session.index.title or await _title(session.source, moment)
-        return self._detail(session, moment, self._detail_row(id, session, moment, budget, title))
-
-    def _detail_row(
-        self, id: str, session: InspectedSession, moment: Moment, budget: Budget | None, title: str
-    ) -> SessionRow:
-        live = [point for point in moment.points if not point.undone]
-        return SessionRow(
-            id=id,
-            title=title,
-            client=session.source.client,
-            model=moment.model,
-            format=moment.envelope.format,
-            window=budget.window if budget is not None else None,
-            messages=moment.messages,
-            compactions=len(live),
-            tokens_saved=sum(max(0, (one.tokens_before or 0) - (one.tokens_after or 0)) for one in live),
-            last_activity=timestamp(moment.touched),
-            parent=moment.parent,
-        )
+        return self._detail(session, moment, _row_of(id, session.source, moment, budget, title))
 
     def _detail(self, session: InspectedSession, moment: Moment, row: SessionRow) -> SessionDetail:
         reason = session.source.read_only or ("" if self.write else self.read_only)
@@ -658,11 +631,10 @@ class Inspection:
         """Return what the next request consists of."""
         session, moment = await self._find(id)
         steps, shown = await session.steps(moment), await session.shown(moment)
-        largest = sorted(shown.rows, key=lambda one: (-one.tokens, one.seq))[:MAX_LARGEST]
-        chosen = [one for row in largest if (one := session.index.find(row.seq)) is not None]
-        rows = {row.seq: row for row in await self._rows(session, moment, chosen)}
+        chosen = [one for seq in largest_in(shown) if (one := session.index.find(seq)) is not None]
+        largest = await self._rows(session, moment, chosen)
         budget = self._budget_of(moment.model)
-        return await asyncio.to_thread(context_of, moment, session.index, shown, steps.now, budget, rows)
+        return await asyncio.to_thread(context_of, moment, session.index, shown, steps.now, budget, largest)
 
     async def compaction(self, id: str, cid: str, start: int = 0, limit: int = MAX_REMOVED) -> CompactionView:
         """Return one compaction; ``start`` and ``limit`` select a page of its removed items."""
@@ -900,6 +872,24 @@ def _sized(one: CompactionStatus, growth: Growth) -> CompactionStatus:
     if mark is None or one.tokens_before is not None:
         return one
     return msgspec.structs.replace(one, tokens_before=mark.before, tokens_after=mark.after)
+
+
+def _row_of(id: str, source: Source, moment: Moment, budget: Budget | None, title: str) -> SessionRow:
+    """Return the row of a session with what is known without counting tokens."""
+    live = [point for point in moment.points if not point.undone]
+    return SessionRow(
+        id=id,
+        title=title,
+        client=source.client,
+        model=moment.model,
+        format=moment.envelope.format,
+        window=budget.window if budget is not None else None,
+        messages=moment.messages,
+        compactions=len(live),
+        tokens_saved=sum(max(0, (one.tokens_before or 0) - (one.tokens_after or 0)) for one in live),
+        last_activity=timestamp(moment.touched),
+        parent=moment.parent,
+    )
 
 
 async def _title(source: Source, moment: Moment) -> str:
