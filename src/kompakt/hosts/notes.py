@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,9 +16,12 @@ from kompakt import files
 from kompakt.engine.ledger.items import BULLET, STATE, USER, section_of
 from kompakt.engine.ledger.ledger import Ledger, LedgerRequest
 from kompakt.errors import UnreadableFile
-from kompakt.model.messages import History, Message
+from kompakt.model.messages import History, Message, ToolResult
 from kompakt.model.phrases import AGENT_NOTES
 from kompakt.model.references import References
+
+if TYPE_CHECKING:
+    from kompakt.session.session import Session
 
 MAX_INSTRUCTIONS = 4_000
 """Characters added to the instructions of an agent's summarizer."""
@@ -60,6 +64,17 @@ def with_originals(value: object, originals: Mapping[str, str]) -> object:
         key = "output" if "output" in value else "content"
         return {**value, key: original}
     return {key: with_originals(item, originals) for key, item in value.items()}
+
+
+async def originals_in(session: Session) -> dict[str, str]:
+    """Return the tool outputs of a stored session by call id."""
+    return {
+        part.call_id: part.output
+        async for page in session.pages()
+        for message in page
+        for part in message.parts
+        if type(part) is ToolResult
+    }
 
 
 def ledger_text(history: History, max_chars: int) -> str:

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from kompakt.engine.admission import admit
 from kompakt.errors import Conflict, UsageError
 from kompakt.hosts import places
-from kompakt.hosts.notes import read_transcript
-from kompakt.model.messages import History, Message, ToolResult
+from kompakt.hosts.notes import originals_in, read_transcript
+from kompakt.model.messages import History, Message
 from kompakt.model.references import digest
 from kompakt.session.session import Session
 from kompakt.session.store import Store, open_store
@@ -67,7 +67,7 @@ def record(agent: str, session: str, transcript: str, *, is_over: bool = False, 
     async def save(store: Store) -> int:
         # Hooks name the main session when they shorten an output, also in one of its sub-agents.
         main = await store.session(places.outputs_name(agent, session.partition(SUB_AGENT)[0]))
-        history = read_transcript(transcript, await _originals(main))
+        history = read_transcript(transcript, await originals_in(main) if await main.exists() else None)
         if not is_over:
             history = history.with_messages(_finished(history))
         if len(history):
@@ -147,19 +147,6 @@ async def _link(store: Store, agent: str, session: str) -> None:
             if await child.exists():
                 await child.link(places.session_name(agent, session))
             os.unlink(note)
-
-
-async def _originals(session: Session) -> dict[str, str]:
-    """Return the originals of shortened outputs by call id."""
-    if not await session.exists():
-        return {}
-    return {
-        part.call_id: part.output
-        async for page in session.pages()
-        for message in page
-        for part in message.parts
-        if type(part) is ToolResult
-    }
 
 
 def shorten(

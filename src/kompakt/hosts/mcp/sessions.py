@@ -31,9 +31,9 @@ from kompakt.hosts.mcp.discovery import (
     codex_root,
     transcripts_of,
 )
-from kompakt.hosts.notes import whole_ledger, with_originals
+from kompakt.hosts.notes import originals_in, whole_ledger, with_originals
 from kompakt.model.lru import Lru
-from kompakt.model.messages import History, ToolResult
+from kompakt.model.messages import History
 from kompakt.model.references import References
 from kompakt.model.tokens import counter_for
 from kompakt.session.session import Session
@@ -218,14 +218,7 @@ class TranscriptSession:
         session = await self._recorded(places.outputs_name)
         rows = (await session.head()).rows if session is not None else 0
         if session is not None and rows != self._file.outputs[0]:
-            outputs = {
-                part.call_id: part.output
-                async for page in session.pages()
-                for message in page
-                for part in message.parts
-                if type(part) is ToolResult
-            }
-            self._file.outputs = rows, outputs
+            self._file.outputs = rows, await originals_in(session)
         return self._file.outputs[1]
 
     async def _recorded(self, name: Callable[[str, str], str]) -> Session | None:
