@@ -27,7 +27,7 @@ import msgspec
 
 from kompakt import api
 from kompakt.agent.clients.failures import failure_from
-from kompakt.engine.admission import FIRM, GENTLE, AdmissionSettings, Seen, admit_message
+from kompakt.engine.admission import AdmissionSettings, Seen, admit_message, level_named
 from kompakt.engine.compaction.compact import CompactionOrder, compact, proceed, run_sync
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.compaction.report import Report, announce, build_report
@@ -67,10 +67,6 @@ _Place = tuple[int, int]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-LEVELS = {"gentle": GENTLE, "firm": FIRM}
-"""Names of admission settings."""
 
 
 class Converter(ABC, Generic[Item]):
@@ -159,8 +155,8 @@ class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
         elif not isinstance(self.budget, Budget | None):  # type: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"budget={self.budget!r} is neither a number of tokens nor a Budget")
         policy_named(self.policy)
-        if isinstance(self.admission, str) and self.admission not in LEVELS:
-            raise UsageError(f"admission={self.admission!r} is not known; use {' or '.join(map(repr, LEVELS))}")
+        if isinstance(self.admission, str):
+            level_named(self.admission)
 
     def offered(self, recall_tool: Result) -> Result:
         """Return the recall tool of an adapter, as it is given to an agent.
@@ -176,7 +172,7 @@ class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
     def admission_settings(self) -> AdmissionSettings | None:
         """The settings of ``admission``; by default those of a policy that always admits."""
         if isinstance(self.admission, str):
-            return LEVELS[self.admission]
+            return level_named(self.admission)
         policy = policy_named(self.policy)
         return self.admission or (policy.admission if policy.admits_always else None)
 

@@ -2,6 +2,17 @@
 
 from kompakt.engine.admission.admit import Admitted, admit, admit_message
 from kompakt.engine.admission.lines import Seen
-from kompakt.engine.admission.settings import DEFAULT, FIRM, GENTLE, KINDS, AdmissionSettings
+from kompakt.engine.admission.settings import DEFAULT, FIRM, GENTLE, KINDS, AdmissionSettings, level_named
 
-__all__ = ["DEFAULT", "FIRM", "GENTLE", "KINDS", "AdmissionSettings", "Admitted", "Seen", "admit", "admit_message"]
+__all__ = [
+    "DEFAULT",
+    "FIRM",
+    "GENTLE",
+    "KINDS",
+    "AdmissionSettings",
+    "Admitted",
+    "Seen",
+    "admit",
+    "admit_message",
+    "level_named",
+]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from kompakt.errors import UsageError
 from kompakt.model.json import prepare
 
 KINDS = frozenset(
@@ -80,6 +81,19 @@ FIRM = AdmissionSettings(
 
 DEFAULT = GENTLE
 """The default level."""
+
+_LEVELS = {"gentle": GENTLE, "firm": FIRM}
+
+
+def level_named(name: str) -> AdmissionSettings:
+    """Return the settings of a level.
+
+    Raises:
+        UsageError: there is no such level.
+    """
+    if name not in _LEVELS:
+        raise UsageError(f"admission={name!r} is not known; use {' or '.join(map(repr, _LEVELS))}, or settings")
+    return _LEVELS[name]
 
 
 prepare(AdmissionSettings)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import msgspec
 
 from kompakt.engine import strategies
-from kompakt.engine.admission.settings import FIRM, GENTLE, AdmissionSettings
+from kompakt.engine.admission.settings import FIRM, AdmissionSettings, level_named
 from kompakt.engine.context.context import Context
 from kompakt.engine.pivot.pivot import Summarizer
 from kompakt.engine.strategies import Strategy
@@ -250,15 +250,17 @@ def _read(name: str, table: Any, path: str) -> Policy:
 
 
 _SETTINGS = ("steps", "target_share", "admission", "admits_always", "when")
-_LEVELS = {"gentle": GENTLE, "firm": FIRM}
 
 
 def _admission(given: Any, where: str) -> AdmissionSettings | None:
     """Read how outputs are admitted: the name of a level, or a table of settings."""
     if given is None:
         return None
-    if isinstance(given, str) and given in _LEVELS:
-        return _LEVELS[given]
+    if isinstance(given, str):
+        try:
+            return level_named(given)
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from None
     if isinstance(given, dict):
         given = {key.replace("-", "_"): value for key, value in cast("dict[str, Any]", given).items()}
         for key in given:
@@ -268,8 +270,7 @@ def _admission(given: Any, where: str) -> AdmissionSettings | None:
     try:
         return msgspec.convert(given, AdmissionSettings)
     except msgspec.ValidationError as error:
-        levels = " or ".join(map(repr, _LEVELS))
-        raise UsageError(f"{where}: admission={given!r} is neither {levels} nor a table of settings: {error}") from None
+        raise UsageError(f"{where}: admission={given!r} is neither a name nor a table of settings: {error}") from None
 
 
 def _step(step: Any, where: str) -> Strategy:

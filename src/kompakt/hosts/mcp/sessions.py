@@ -418,8 +418,7 @@ class LocalSessions:
         store = await self._store()
         if store is not None:
             listed += [
-                ListedSession(head.name, head.format, timestamp(head.last_write))
-                async for head in store.heads()
+                ListedSession(head.name, head.format, timestamp(head.last_write)) async for head in store.heads()
             ]
         listed.sort(key=lambda one: (one.modified, one.id), reverse=True)
         return listed[:MAX_LISTED]
