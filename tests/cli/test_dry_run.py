@@ -12,8 +12,9 @@ from tests.cli.store_helpers import BODY, Run, account
 from tests.histories import FORMATS, plain
 
 import kompakt
-from kompakt.cli.compact import NOTHING_LEAVES
+from kompakt.cli.compact import IN_WORDS, NOTHING_LEAVES
 from kompakt.cli.output import advance
+from kompakt.engine.compaction.policies import REGISTRY
 
 
 def total(report: dict[str, Any]) -> int:
@@ -53,6 +54,18 @@ class TestCompact:
 
     def test_a_dry_run_without_removed_messages(self, kom: Run, file: Path) -> None:
         assert kom("compact", file, "--budget", "500000", "--dry-run").out.strip() == NOTHING_LEAVES
+
+    def test_the_table_names_strategies_in_words(self, kom: Run, file: Path) -> None:
+        """JSON has their identifiers; a dry run says that nothing was written."""
+        shown = kom("compact", file, "--budget", "2000", "--dry-run").err
+        assert "old messages replaced by notes" in shown and "Summarization" not in shown
+        assert "tokens would be saved" in shown and shown.endswith("dry run: nothing was written\n")
+        done = kom("compact", file, "--budget", "2000", "--json")
+        assert "Summarization" in {step["strategy"] for step in json.loads(done.out)["report"]["steps"]}
+        assert "dry run" not in done.err and "tokens saved" in done.err
+
+    def test_every_strategy_has_words(self) -> None:
+        assert {getattr(make, "__name__", "") for make in REGISTRY.values()} <= set(IN_WORDS)
 
     def test_json(self, kom: Run, file: Path, tmp_path: Path) -> None:
         """Report and cost; the payload only if it is not written to a file."""

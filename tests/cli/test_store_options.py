@@ -79,7 +79,8 @@ class TestRemove:
             assert kom("session", "gc", "--older-than", age, "--dry-run").out == ""
         for age in ("19d", "479h", "2w"):
             assert kom("session", "gc", "--older-than", age, "--dry-run").out == f"{id}\n"
-        assert kom("session", "gc", "--dry-run") == (0, f"{id}\n", "1 session would be removed\n")
+        dry_run = kom("session", "gc", "--dry-run")
+        assert dry_run == (0, f"{id}\n", "1 session would be removed\ndry run: nothing was removed\n")
         assert kom("session", "gc") == (0, f"{id}\n", "1 session removed\n")
         assert json.loads(kom("session", "list", "--json").out) == []
 

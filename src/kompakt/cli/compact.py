@@ -31,6 +31,24 @@ from kompakt.model.limits import price_of
 
 NOTHING_LEAVES = "No message is removed, so there is no summary."
 
+IN_WORDS = {
+    "Summarization": "old messages replaced by notes",
+    "Truncation": "oldest messages hidden",
+    "SlidingWindow": "all but the newest messages hidden",
+    "ToolCallRemoval": "old tool calls hidden",
+    "OutputPruning": "old tool outputs hidden",
+    "OutputCollapsing": "old tool outputs as one line each",
+    "Shortening": "long tool results cut",
+    "SourceAttribution": "messages of ephemeral sources hidden",
+    "TokenBudget": "several strategies",
+    "OverflowByRounds": "round of the overflow shortened",
+    "admission": "tool outputs shortened when they came",
+    "repair": "history repaired",
+    "fitting": "exact fit, pins, placeholders",
+    "floor": "smallest possible context",
+}
+"""What strategies and other steps do, as tables name them. A strategy of the user has its own name."""
+
 Pins = Annotated[list[str] | None, option("pin", "TEXT", "Text that must be kept verbatim; repeatable.")]
 ReportFile = Annotated[str | None, option("report", "FILE", "Write the report to this file, as JSON.")]
 
@@ -90,7 +108,7 @@ def compact(
         typer.echo((done.report.told or NOTHING_LEAVES).encode("utf-8", "replace"))
     elif out is None:
         typer.echo(indented_json(done.payload), nl=False)
-    show(done.report, actions=dry_run, cost=cost)
+    show(done.report, dry_run=dry_run, cost=cost)
     for problem in done.report.problems:
         typer.echo(f"left: {problem}", err=True)
     if done.report.problems:
@@ -116,10 +134,12 @@ def cost_of(report: Report, model: str | None) -> PromptCost | None:
     return PromptCost(model, report.tokens_before * price.input, report.tokens_after * price.input)
 
 
-def show(report: Report, *, actions: bool = False, cost: PromptCost | None = None) -> None:
+def show(report: Report, *, dry_run: bool = False, cost: PromptCost | None = None) -> None:
+    from rich.text import Text  # late: `--help` does not need it
+
     page = console(err=True)
     numbers = table(
-        f"{report.policy}: {report.reason}, budget {report.budget:,}",
+        f"policy {report.policy}: {report.reason}, budget {report.budget:,}",
         "",
         "messages",
         "tokens",
@@ -127,18 +147,22 @@ def show(report: Report, *, actions: bool = False, cost: PromptCost | None = Non
     )
     numbers.add_row("before", f"{report.messages_before:,}", f"{report.tokens_before:,}")
     for name, (times, saved) in _by_strategy(report).items():
-        numbers.add_row(f"  {name} x {times}", "", f"{-saved:+,}")
+        again = f", {times} times" if times > 1 else ""
+        numbers.add_row(Text(f"  {IN_WORDS.get(name, name)}{again}"), "", f"{-saved:+,}")
     numbers.add_row("after", f"{report.messages_after:,}", f"{report.tokens_after:,}", style="bold")
     page.print(numbers)
     for step in report.steps:
         if step.failed:
             page.print(f"{step.strategy} failed and was rolled back: {step.failed}", markup=False)
-    for action in report.actions if actions else ():
+    for action in report.actions if dry_run else ():
         page.print(f"{action.reference} {action.what}: {action.why}, {action.tokens:,} tokens", markup=False)
     if report.saved:
-        page.print(f"{report.saved:,} tokens saved in {report.seconds * 1000:.0f} ms; {report.recoverable}.")
+        saved = f"{report.saved:,} tokens {'would be saved' if dry_run else 'saved'}"
+        page.print(f"{saved} in {report.seconds * 1000:.0f} ms; {report.recoverable}.")
     if cost is not None:
         page.print(str(cost), markup=False)
+    if dry_run:
+        page.print("dry run: nothing was written", markup=False)
 
 
 def _by_strategy(report: Report) -> dict[str, tuple[int, int]]:

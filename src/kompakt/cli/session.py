@@ -351,7 +351,7 @@ def _preview(
         print_json({"session": read_id(id), "changed": done.changed, "report": done.report, "cost": cost})
         return
     typer.echo((done.report.told or NOTHING_LEAVES).encode("utf-8", "replace"))
-    show_report(done.report, actions=True, cost=cost)
+    show_report(done.report, dry_run=True, cost=cost)
 
 
 # --- verify ------------------------------------------------------------------------------------------------------
@@ -723,6 +723,8 @@ def gc(
         typer.echo("no retention configured; nothing was removed (set retention_days or --older-than AGE)", err=True)
         return
     typer.echo(f"{plural(len(gone), 'session')} {'would be removed' if dry_run else 'removed'}", err=True)
+    if dry_run:
+        typer.echo("dry run: nothing was removed", err=True)
 
 
 for _name, _command in {
