@@ -199,6 +199,8 @@ class TestCommand:
         assert done.code == 0, done.err
         assert "forward need, 10 %" in done.out
         assert "report.md" in done.err
+        assert done.out.startswith("1 session, policy default")
+        assert "not measured" not in done.out and "goals not measured" in done.err
         again = command(*given, "--json", "--gate")
         results = json.loads(again.out)
         assert results["sessions"] == 1

@@ -10,6 +10,7 @@ import typer
 
 from kompakt.cli.input import AsJson, folder, option
 from kompakt.cli.output import console, table
+from kompakt.cli.store_options import plural
 from kompakt.errors import UsageError
 from kompakt.version import own_program
 
@@ -197,10 +198,14 @@ class _Progress:
 
 
 def _show(results: Results) -> None:
-    shown = table(f"{results.sessions} sessions, {results.policy}", "metric", "goal", "measured", "reached")
-    for goal in results.goals:
-        shown.add_row(goal.name, goal.goal, goal.found, {True: "yes", False: "no", None: ""}[goal.reached])
+    title = f"{plural(results.sessions, 'session')}, policy {results.policy}"
+    shown = table(title, "metric", "goal", "measured", "reached")
+    measured = [goal for goal in results.goals if goal.reached is not None]
+    for goal in measured:
+        shown.add_row(goal.name, goal.goal, goal.found, "yes" if goal.reached else "no")
     console().print(shown)
+    if left := len(results.goals) - len(measured):
+        typer.echo(f"{plural(left, 'goal')} not measured: these sessions have nothing that counts for them", err=True)
 
 
 # --- the exam ----------------------------------------------------------------------------------------------------
