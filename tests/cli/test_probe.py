@@ -101,3 +101,9 @@ class TestWithoutPlugin:
     def test_a_misspelled_client_is_recognized(self) -> None:
         done = run("doctor", "--client", "cluade")
         assert done.code == 2 and "did you mean claude? use one of aider, claude, " in done.err
+
+    def test_an_error_of_the_gateway_is_not_said_to_be_the_providers(self, tmp_path: Path) -> None:
+        with gateway(f"http://127.0.0.1:{free_port()}", store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
+            done = run("doctor", "--client", "claude", "--gateway", gate.url, cwd=tmp_path)
+        assert done.code == 1 and "unreachable" in done.out
+        assert "  gateway   answered 502" in done.out and "provider  answered" not in done.out

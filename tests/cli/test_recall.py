@@ -125,6 +125,20 @@ def test_a_query_alone_is_not_taken_for_a_file(session: Path) -> None:
     assert told.code == 2 and f"what to search for: kompakt recall {session.name} QUERY" in told.err
 
 
+def test_inspect_names_the_store_of_coding_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If there is one: a person does not know its path."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_DATA_HOME", "KOMPAKT_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    assert "sessions.db" not in run("inspect", cwd=tmp_path).err
+    store = tmp_path / ".local" / "share" / "kompakt" / "sessions.db"
+    store.parent.mkdir(parents=True)
+    store.touch()
+    missing = run("inspect", cwd=tmp_path)
+    assert missing.code == 2
+    assert missing.err.rstrip().endswith("kompakt inspect --store ~/.local/share/kompakt/sessions.db")
+
+
 def test_uninstall_names_the_command_that_removes_a_plugin() -> None:
     told = run("uninstall", "claude-code")
     assert told.code == 2 and "kompakt install claude-code --undo" in told.err and "Did you mean" not in told.err

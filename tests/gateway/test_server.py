@@ -228,6 +228,13 @@ def _size(gate: Process, size: int) -> int:
 
 
 class TestStarting:
+    def test_it_names_its_store_as_people_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A file by its path, with a tilde for the home folder; a server without its password."""
+        monkeypatch.setenv("HOME", "/home/me")
+        assert server._shown_store("sqlite:////home/me/data/k.db") == "~/data/k.db"
+        assert server._shown_store("sqlite:////srv/k.db") == "/srv/k.db"
+        assert "secret" not in server._shown_store("postgresql://me:secret@host/db")
+
     def test_it_prints_client_settings(self, tmp_path: Path) -> None:
         """For each upstream, and the URL of the store."""
         named = ("--upstream", "openai=http://127.0.0.1:9", "--upstream", "mine=http://127.0.0.1:9")

@@ -456,6 +456,11 @@ class TestInstall:
         assert "plugin/kompakt.js: adds 1 plugin and 1 MCP server\n" in run("install", "opencode", "--yes").err
         assert "extensions/kompakt.ts: adds 1 plugin\n" in run("install", "pi", "--yes").err
 
+    def test_without_an_agent_the_agents_are_listed(self) -> None:
+        refused = run("install")
+        assert refused.code == 2 and "claude-code, codex, opencode, pi" in refused.err
+        assert refused.err.rstrip().endswith("install claude-code")
+
     def test_an_unknown_agent_is_refused(self) -> None:
         """The error lists the few agents that there are."""
         refused = run("install", "vscode")

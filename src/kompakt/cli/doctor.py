@@ -227,7 +227,8 @@ def _report_probe(
     if found.outcome is not None:
         print_line("  model     ", f"{model or client_named(name).model}; for your own model, add --model NAME")
         print_line("  gateway   ", f"{found.url}, outcome {found.outcome}, session {found.session or 'none'}")
-        typer.echo(f"  provider  answered {found.status}" + _hint(found.status))
+        who = "gateway " if found.outcome == "refused" else "provider"
+        typer.echo(f"  {who}  answered {found.status}" + _hint(found.status))
     variable = client_named(name).variable
     is_answered = found.outcome is not None or url is not None
     if is_answered and variable is not None and not os.environ.get(variable):

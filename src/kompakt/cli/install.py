@@ -38,7 +38,12 @@ WHERE: dict[Scope, str] = {"user": "your own settings", "project": "the settings
 """How a scope is named to people."""
 
 AgentName = Annotated[
-    str, typer.Argument(metavar="AGENT", help=f"Coding agent: {', '.join(PLANS)}; claude means claude-code.")
+    str,
+    typer.Argument(
+        metavar="AGENT",
+        show_default=False,
+        help=f"Coding agent: {', '.join(PLANS)}; claude means claude-code.",
+    ),
 ]
 Project = Annotated[bool, typer.Option("--project", help="Change the settings of this folder instead of your own.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
@@ -75,7 +80,7 @@ def installed_plans(agent: str) -> list[HostPlan]:
 
 
 def install(
-    agent: AgentName,
+    agent: AgentName = "",
     project: Project = False,
     yes: Yes = False,
     dry_run: InstallDryRun = False,
@@ -95,6 +100,8 @@ def install(
       kompakt install claude-code --undo
       kompakt install claude-code --undo --erase
     """
+    if not agent:
+        raise UsageError(f"name a coding agent: {', '.join(PLANS)}; for example: {own_program()} install claude-code")
     if erase and not undo:
         raise UsageError("--erase deletes recorded sessions and needs --undo: kompakt install AGENT --undo --erase")
     plan = plan_for(agent, project=project)
@@ -157,7 +164,7 @@ def _left(plan: HostPlan) -> list[str]:
         stay = f"{plural(sessions, 'recorded session')} of {plan.agent} {'stays' if sessions == 1 else 'stay'}"
         return [f"note: {stay} in {store}; to delete {pronoun}: {erasing}"]
     deleted = delete_empty_store()
-    return [f"{deleted}: deleted, because no session was recorded in it"] if deleted else []
+    return [f"{deleted}: deleted, because it had no sessions"] if deleted else []
 
 
 def _elsewhere(plan: HostPlan) -> list[str]:

@@ -301,7 +301,7 @@ def _print_banner(settings: GatewayConfig, port: int) -> None:
     """Print the address and the client settings on standard error."""
     base = base_url(settings, port)
     workers = f"{settings.workers} workers, " if settings.workers > 1 else ""
-    lines = [f"kompakt gateway on {base}, {workers}store {without_password(settings.store)}; client settings:"]
+    lines = [f"kompakt gateway on {base}, {workers}store {_shown_store(settings.store)}; client settings:"]
     lines += [f"  {line}" for line in client_settings(settings, base)]
     lines.append(f"check a client: {own_program()} doctor --client claude --gateway {base}")
     if not is_loopback(settings.host) and not settings.keys and settings.tenant_header is None:
@@ -311,6 +311,14 @@ def _print_banner(settings: GatewayConfig, port: int) -> None:
         )
     sys.stderr.write("\n".join(lines) + "\n")
     sys.stderr.flush()
+
+
+def _shown_store(url: str) -> str:
+    """Return a store for people: the path of a SQLite file, with ``~`` for the home folder, or a URL."""
+    path, home = url.removeprefix("sqlite:///"), Path("~").expanduser()
+    if path == url:
+        return without_password(url)
+    return str("~" / Path(path).relative_to(home)) if Path(path).is_relative_to(home) else path
 
 
 def base_url(settings: GatewayConfig, port: int) -> str:

@@ -84,7 +84,10 @@ def _paths(scope: Scope, root: Path) -> tuple[Path, Path]:
 
 
 def _notes(settings: Path, servers: Path, scope: Scope) -> tuple[str, ...]:
-    notes = ["Running sessions of Claude Code use the new settings after a restart."]
+    notes = [
+        "Very large outputs of Bash, Grep and MCP tools reach the model in a short form; the originals are kept.",
+        "Running sessions of Claude Code use the new settings after a restart.",
+    ]
     if not has_recall(scope):
         notes.append(no_recall())
     if scope == "project":

@@ -42,8 +42,9 @@ class ErasurePlan(msgspec.Struct, frozen=True, kw_only=True):
             for number, noun in ((self.sessions, "session"), (len(self.files), "file"))
         )
         found = [f"{self.store}: {erases} {sessions} of {self.agent}"] if self.sessions else []
-        folder = places.state_folder()
-        return [*found, *([f"{folder}: {erases} {files} about sessions, with the log of hooks"] if self.files else [])]
+        log = " and the log of hooks" if Path(places.log_file()) in self.files else ""
+        what = f"{places.state_folder()}: {erases} {files}: notes about sessions{log}"
+        return [*found, *([what] if self.files else [])]
 
 
 async def plan_erasure(agent: str) -> ErasurePlan:
