@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from google.adk.agents import LlmAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.apps import App
+from google.adk.flows.llm_flows.contents import _copy_content_for_request
 from google.adk.models import BaseLlm, LlmResponse
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import InMemoryRunner
-from google.genai.types import Content, FunctionCall, Part
+from google.genai.types import Content, FunctionCall, FunctionResponse, Part
+from pydantic import BaseModel
 from tests.integrations.contract import (
     BUDGET,
+    STEPS,
     TASK,
     AdapterContract,
     ObjectCheck,
@@ -24,10 +28,11 @@ from tests.integrations.contract import (
     judge,
     page,
     run_page,
+    texts,
 )
 
 import kompakt
-from kompakt.integrations.adk import KompaktPlugin
+from kompakt.integrations.adk import KompaktPlugin, _GeminiConverter
 
 
 def as_chat(contents: Any) -> list[dict[str, Any]]:
@@ -107,6 +112,71 @@ class Recorder(BasePlugin):
         self.objects.give(llm_request.contents)
 
 
+class Editor(BasePlugin):
+    """Changes the result of the first page in the events of the session before a request, in place."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(name="editor")
+        self.at, self.requests = at, 0
+
+    async def before_agent_callback(self, *, agent: Any, callback_context: Any) -> None:
+        self.events = callback_context.session.events
+
+    async def after_tool_callback(self, **_: Any) -> None:
+        self.requests += 1
+        if self.requests == self.at:
+            part = self.events[2].content.parts[0]
+            response = {"result": "fact-1: the harbour is closed"}
+            part.function_response = part.function_response.model_copy(update={"response": response})
+
+
+class Marker(BasePlugin):
+    """Changes the copies in a request after kompakt."""
+
+    def __init__(self) -> None:
+        super().__init__(name="marker")
+
+    async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
+        for content in llm_request.contents:
+            for part in content.parts:
+                if part.text:
+                    part.text = f"{part.text} (marked)"
+
+
+def contents_with_calls(id: str) -> list[Content]:
+    """Return a request, a call with a thought, and its result."""
+    call = FunctionCall(id=id, name="read_page", args={"number": 1})
+    result = FunctionResponse(id=id, name="read_page", response={"result": "row 1"})
+    thought = Part(text="I think.", thought=True)
+    return [
+        Content(role="user", parts=[Part(text=TASK), Part(text="Begin.")]),
+        Content(role="model", parts=[thought, Part(function_call=call, thought_signature=b"s")]),
+        Content(role="user", parts=[Part(function_response=result)]),
+        Content(role="model"),
+    ]
+
+
+def copies(contents: list[Content]) -> list[Content]:
+    """Return what ADK makes of the contents of events for a request."""
+    return [_copy_content_for_request(one, strip_client_function_call_ids=True) for one in contents]
+
+
+CHANGES: dict[str, Callable[[list[Content]], Any]] = {
+    "role": lambda given: setattr(given[2], "role", "function"),
+    "text": lambda given: setattr(given[0].parts[1], "text", "End."),
+    "thought": lambda given: setattr(given[1].parts[0], "thought", None),
+    "signature": lambda given: setattr(given[1].parts[1], "thought_signature", None),
+    "arguments": lambda given: setattr(given[1].parts[1].function_call, "args", {"number": 2}),
+    "result": lambda given: setattr(given[2].parts[0].function_response, "response", {"result": "row 2"}),
+    "no call": lambda given: setattr(given[1].parts[1], "function_call", None),
+    "order": lambda given: given[0].parts.reverse(),
+    "a part less": lambda given: given[0].parts.pop(),
+    "a part moved": lambda given: given[1].parts.insert(0, given[0].parts.pop()),
+    "a part more": lambda given: setattr(given[3], "parts", [Part(text="done")]),
+    "a content less": lambda given: given.pop(),
+}
+
+
 class TestADK(AdapterContract, framework="adk"):
     def make_adapter(self, **options: Any) -> Any:
         return KompaktPlugin(**options)
@@ -120,6 +190,8 @@ class TestADK(AdapterContract, framework="adk"):
         adapter: Any = None,
         user: str = "u",
         ids: bool = True,
+        before: Sequence[BasePlugin] = (),
+        after: Sequence[BasePlugin] = (),
         **options: Any,
     ) -> Run:
         objects = ObjectCheck()
@@ -129,7 +201,7 @@ class TestADK(AdapterContract, framework="adk"):
             instruction="You read.",
             tools=[read_page],
         )
-        plugins = [Recorder(objects), adapter or self.make_adapter(**options)]
+        plugins = [*before, Recorder(objects), adapter or self.make_adapter(**options), *after]
         runner = InMemoryRunner(app=App(name="reading", root_agent=agent, plugins=plugins))
         config = RunConfig(streaming_mode=StreamingMode.SSE if mode == "stream" else StreamingMode.NONE)
         task = {
@@ -182,6 +254,46 @@ class TestADK(AdapterContract, framework="adk"):
         assert max(kompakt.count(body, format="gemini").total for body in bodies) <= BUDGET
         signatures = [part.thought_signature for one in model.requests[-1] for part in one.parts if part.function_call]
         assert signatures[::2] == [b"s\xff"] * (len(signatures) // 2)
+
+    @pytest.mark.parametrize("ids", [True, False])
+    def test_a_result_changed_in_the_session_is_in_the_next_request(self, ids: bool) -> None:
+        run = self.run_loop(Script(steps=6), budget=100_000, ids=ids, before=[Editor(4)])
+        assert ["harbour" in texts(one) for one in run.script.requests] == [False] * 4 + [True] * 3
+
+    @pytest.mark.parametrize("ids", [True, False])
+    def test_a_hidden_result_changed_in_the_session_is_found_by_recall(self, ids: bool) -> None:
+        script = Script(recall_at=26, query="fact-1 harbour")
+        run = self.run_loop(script, budget=BUDGET, ids=ids, before=[Editor(25)])
+        assert "harbour" not in texts(run.script.requests[24])
+        assert "harbour is closed" in texts(run.script.requests[26])
+
+    @pytest.mark.parametrize("ids", [True, False])
+    def test_copies_of_known_contents_are_not_converted_again(self, ids: bool, monkeypatch: Any) -> None:
+        """Also when a later plugin changes the copies of a request."""
+        converted = list[int]()
+        original = _GeminiConverter.to_wire
+        monkeypatch.setattr(
+            _GeminiConverter, "to_wire", lambda *given: converted.append(id(given[1])) or original(*given)
+        )
+        self.run_loop(Script(), budget=BUDGET, ids=ids, after=[Marker()])
+        assert len(converted) == 1 + 2 * STEPS
+
+    @pytest.mark.parametrize("id", ["adk-1", "c1"])
+    @pytest.mark.parametrize("change", [None, *CHANGES])
+    def test_copies_are_equal_unless_something_in_them_changed(
+        self, id: str, change: str | None, monkeypatch: Any
+    ) -> None:
+        """Without Pydantic's own comparison, which takes many times longer."""
+        monkeypatch.setattr(BaseModel, "__eq__", None)
+        events, converter = contents_with_calls(id), _GeminiConverter()
+        known = [converter.remember(one) for one in copies(events)]
+        given = copies(events)
+        if change is not None:
+            CHANGES[change](given)
+        assert converter.same(given, known) == (change is None)
+
+    def test_contents_have_no_other_fields_than_those_that_are_compared(self) -> None:
+        assert set(Content.model_fields) == {"role", "parts"}
 
     def test_users_and_sessions_with_similar_names_have_conversations_of_their_own(self) -> None:
         reports: list[Any] = []

@@ -14,8 +14,20 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else the import waits for
 import litellm
 from litellm import CustomLLM
 from litellm.integrations.custom_logger import CustomLogger
-from tests.integrations.contract import BUDGET, TASK, AdapterContract, ObjectCheck, Run, Script, page, run_page, texts
+from tests.integrations.contract import (
+    BUDGET,
+    STEPS,
+    TASK,
+    AdapterContract,
+    ObjectCheck,
+    Run,
+    Script,
+    page,
+    run_page,
+    texts,
+)
 
+from kompakt.integrations.conversation import WireConverter
 from kompakt.integrations.litellm import KompaktLogger
 
 TOOLS = [
@@ -75,8 +87,13 @@ class Recorder(CustomLogger):
         self.note(kwargs["messages"])
 
 
-async def converse(script: Script, thread: str, *, stream: bool = False) -> tuple[str, list[Any]]:
-    """Call the model and the tool until it is done; return the answer and all messages."""
+async def converse(
+    script: Script, thread: str, *, stream: bool = False, edit_at: int | None = None
+) -> tuple[str, list[Any]]:
+    """Call the model and the tool until it is done; return the answer and all messages.
+
+    ``edit_at``: the number of the request before which the result of the first call is changed in place.
+    """
     name = f"scripted{id(script)}"
     litellm.custom_provider_map = [
         *litellm.custom_provider_map,
@@ -84,6 +101,8 @@ async def converse(script: Script, thread: str, *, stream: bool = False) -> tupl
     ]
     messages: list[Any] = [{"role": "user", "content": TASK}]
     while True:
+        if len(script.requests) == edit_at:
+            messages[2]["content"] = "fact-1: the harbour is closed"
         done: Any = await litellm.acompletion(
             model=f"{name}/m", messages=messages, tools=TOOLS, litellm_session_id=thread, stream=stream
         )
@@ -112,6 +131,28 @@ class TestLiteLLM(AdapterContract, framework="litellm"):
         litellm.callbacks = [Recorder(objects.give), made, Recorder(objects.show)]
         text, messages = asyncio.run(converse(script, thread, stream=mode == "stream"))
         return Run(script, text, [str(one["content"]) for one in messages], objects.same)
+
+    def test_a_result_changed_in_place_is_in_the_next_request(self) -> None:
+        script = Script(steps=6)
+        litellm.callbacks = [KompaktLogger(budget=100_000)]
+        asyncio.run(converse(script, "one", edit_at=4))
+        assert ["harbour" in texts(one) for one in script.requests] == [False] * 4 + [True] * 3
+
+    def test_a_hidden_result_changed_in_place_is_noticed(self) -> None:
+        script, logger = Script(), KompaktLogger(budget=BUDGET)
+        litellm.callbacks = [logger]
+        asyncio.run(converse(script, "one", edit_at=25))
+        assert page(1) not in texts(script.requests[24])
+        conversation = logger._conversations["openai-chat"].get("litellm-one")
+        assert "harbour is closed" in conversation.recall("fact-1 harbour").text
+
+    def test_copies_of_known_messages_are_not_converted_again(self, monkeypatch: Any) -> None:
+        converted = list[int]()
+        original = WireConverter.to_wire
+        monkeypatch.setattr(WireConverter, "to_wire", lambda *given: converted.append(id(given[1])) or original(*given))
+        litellm.callbacks = [KompaktLogger(budget=BUDGET)]
+        asyncio.run(converse(Script(), "one"))
+        assert len(converted) == 1 + 2 * STEPS
 
     def test_conversations_without_names_that_start_alike_do_not_mix(self) -> None:
         """Requests without a session id are told apart by their messages."""

@@ -25,6 +25,7 @@ from tests.integrations.contract import (
     judge,
     page,
     sessions,
+    stored,
     texts,
 )
 
@@ -229,6 +230,119 @@ class TestView:
             views = [run.result(60) for run in runs]
         close_stores()
         assert all(view == views[0] for view in views)
+
+
+class Copied(Plain):
+    """For a framework that copies its messages at every step; counts what is compared and what is written."""
+
+    compared = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = self.written = 0
+
+    def same(self, items: Sequence[Any], known: Sequence[Any]) -> bool:
+        self.seen += len(items)
+        return super().same(items, known)
+
+    def from_wire(self, item: Any, original: Any) -> Any:
+        self.written += 1
+        return super().from_wire(item, original)
+
+
+class TestCopies:
+    """Frameworks such as Google ADK and LiteLLM copy their messages for every request."""
+
+    def make(self, budget: int = BUDGET, **options: Any) -> tuple[LiveConversation[Any], Copied]:
+        converter = Copied()
+        return LiveConversation("c", converter, AdapterOptions(budget=budget, **options)), converter
+
+    @pytest.mark.parametrize("budget", [BUDGET, 100_000])
+    @pytest.mark.parametrize("at", [0, 2, 14, 36, 40])
+    def test_a_message_changed_in_the_middle_is_sent_with_the_next_request(self, budget: int, at: int) -> None:
+        made, _ = self.make(budget)
+        made.view(history(20), RequestFrame())
+        given = history(21)
+        given[at]["content"] = f"{given[at]['content']}\nfact-new: the harbour is closed"
+        view = made.view(given, RequestFrame())
+        assert judge(view) == []
+        assert view == given if budget > BUDGET else view != given
+        assert made.hides == (budget == BUDGET)
+        made.view([*given, *step(22)], RequestFrame(budget=Budget.of(BUDGET)))
+        assert "harbour" in texts(made.view(given, RequestFrame())) + made.recall("fact-new harbour").text
+
+    def test_a_long_change_is_counted_when_its_turn_comes(self) -> None:
+        made, _ = self.make(20_000)
+        made.view(history(30), RequestFrame())
+        sizes: list[int] = []
+        for number in range(31, 41):
+            given = history(number)
+            given[40]["content"] = page(LARGE)
+            given[42]["content"] = page(LARGE + 1)
+            sizes.append(kompakt.count(made.view(given, RequestFrame()), format="openai-chat").total)
+        assert sizes[0] > 20_000 > sizes[-1]
+
+    def test_a_step_compares_a_part_while_nothing_is_hidden(self) -> None:
+        made, converter = self.make(100_000)
+        made.view(history(20), RequestFrame())
+        for number in range(21, 31):
+            converter.seen = converter.converted = 0
+            made.view(history(number), RequestFrame())
+            assert 0 < converter.seen <= converter.compared
+            assert converter.converted == 2
+
+    @pytest.mark.parametrize("removed", [1, 5, 39])
+    def test_a_removed_message_is_noticed_at_once(self, removed: int) -> None:
+        made, converter = self.make(100_000)
+        made.view(history(20), RequestFrame())
+        given = history(21)
+        del given[removed]
+        converter.converted = 0
+        assert made.view(given, RequestFrame()) == given
+        assert converter.converted >= len(given)
+
+    def test_what_is_saved_and_compacted_is_what_came_in(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path / 'c.db'}"
+        made, _ = self.make(20_000, store=url)
+        made.view(history(30), RequestFrame())
+        given = history(31)
+        given[14]["content"] = "fact-new: the harbour is closed"
+        made.view(given, RequestFrame())
+        made.view([*given, *step(32)], RequestFrame(budget=Budget.of(BUDGET)))
+        assert "harbour" in stored(url)
+        assert made.hides
+
+    def test_a_rejected_copy_is_shortened_from_what_came_in(self) -> None:
+        made, _ = self.make(100_000)
+        made.view(history(20), RequestFrame())
+        given = history(21)
+        given[14]["content"] = "fact-new: the harbour is closed"
+        made.view(given, RequestFrame())
+        view = made.view(given, RequestFrame(), refused=Overflow(source="test", message="too long", limit=BUDGET))
+        assert kompakt.count(view, format="openai-chat").total <= BUDGET
+        assert "harbour" in texts(view) + made.recall("fact-new harbour").text
+
+    def test_notes_are_written_once_and_messages_that_stay_are_the_new_copies(self) -> None:
+        made, converter = self.make()
+        made.view(history(30), RequestFrame())
+        made.view(history(30), RequestFrame())
+        written = converter.written
+        given = history(30)
+        view = made.view(given, RequestFrame())
+        assert converter.written == written
+        own = set(map(id, given))
+        assert [id(one) in own for one in view] == ["[kompakt" not in str(one) for one in view]
+
+    def test_results_that_were_shortened_are_compared_at_every_step(self) -> None:
+        made, converter = self.make(100_000, admission="firm")
+        given = [*history(20), *step(LARGE)]
+        made.view(given, RequestFrame())
+        assert made.hides
+        converter.seen = 0
+        again = [*history(20), *step(LARGE)]
+        again[-1]["content"] = page(LARGE + 1)
+        assert f"fact-{LARGE + 1}" in texts(made.view(again, RequestFrame()))
+        assert converter.seen >= len(again)
 
 
 class TestAdmission:

@@ -6,7 +6,10 @@ shortened and sent once more. Contents of ADK have the format of Gemini already.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import Any, Unpack
 from urllib.parse import quote
 
@@ -31,6 +34,7 @@ try:
     from google.adk.plugins import BasePlugin
     from google.adk.tools import FunctionTool
     from google.genai.types import Content, Tool
+    from pydantic import BaseModel
 except ImportError as error:
     raise missing("adk", error) from error
 
@@ -40,16 +44,57 @@ MAX_UNANSWERED = 1_000
 """Requests in flight whose contents are kept for a second attempt."""
 
 
+_role, _parts, _fields = attrgetter("role"), attrgetter("parts"), attrgetter("__dict__")
+_known_role, _known_parts = itemgetter(0), itemgetter(1)
+
+
+class _Snapshot:
+    """The fields of a call, a result or media. Copies of a part share them with the event, or have them without id."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, original: BaseModel) -> None:
+        self._fields = deepcopy(vars(original))
+
+    def __eq__(self, other: object) -> bool:
+        return getattr(other, "__dict__", None) == self._fields
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class _GeminiConverter(Converter[Content]):
-    """Contents of ADK as contents of Gemini."""
+    """Contents of ADK as contents of Gemini.
+
+    ADK copies contents and parts for every request. Comparing their fields as dictionaries takes a fraction of the time
+    of Pydantic's own comparison.
+    """
 
     format = "gemini"
+    compared = 128  # a copy consists of many objects, so comparing it takes more than a microsecond
 
     def to_wire(self, item: Content) -> Sequence[JsonObject]:
         return (item.model_dump(mode="json", by_alias=True, exclude_none=True),)
 
     def from_wire(self, item: JsonObject, original: Content | None) -> Content:
         return Content.model_validate(item)
+
+    def remember(self, item: Content) -> tuple[str | None, Sequence[Mapping[str, Any]]]:
+        """Return the role and the fields of the parts. The content itself may be changed later."""
+        return item.role, [
+            {name: _Snapshot(one) if isinstance(one, BaseModel) else deepcopy(one) for name, one in vars(part).items()}
+            for part in item.parts or ()
+        ]
+
+    def same(self, items: Sequence[Content], known: Sequence[Any]) -> bool:
+        """Compare roles, numbers of parts and all fields of all parts, in one pass for each."""
+        parts = [one or () for one in map(_parts, items)]
+        before = list(map(_known_parts, known))
+        return (
+            list(map(_known_role, known)) == list(map(_role, items))
+            and list(map(len, before)) == list(map(len, parts))
+            # The snapshots are on the left, else Pydantic is asked first.
+            and list(chain.from_iterable(before)) == list(map(_fields, chain.from_iterable(parts)))
+        )
 
 
 class KompaktPlugin(BasePlugin):

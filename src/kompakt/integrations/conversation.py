@@ -5,8 +5,10 @@ provider extras survive without the adapter knowing them. Only what kompakt wrot
 shortened result) is converted back.
 
 Cost: a step converts, counts and appends what is new. The known part of the list is compared by identity, one pointer
-comparison for each message. A framework that rebuilds its messages at every step is compared by content instead. A list
-that does not extend the known one starts over, from the originals in it.
+comparison for each message. A framework that copies its messages at every step is compared by content instead: all of
+it once something is hidden or shortened. Until then the view is the list that came in, so every change is sent, and a
+step compares a part of it. What is compacted or saved was compared in the same step. A list that does not extend the
+known one starts over, from the originals in it.
 """
 
 from __future__ import annotations
@@ -73,6 +75,9 @@ class Converter(ABC, Generic[Item]):
     """How the messages of a framework become items of a provider's format, and back."""
 
     format: str
+    compared: int = 2_000
+    """Messages that a step compares by content while the view is the list that came in: a quarter are the newest, the
+    others are taken in turn. Until its turn comes, a change further back is sent but not counted."""
 
     @abstractmethod
     def to_wire(self, item: Item) -> Sequence[JsonObject]:
@@ -85,6 +90,17 @@ class Converter(ABC, Generic[Item]):
     def stays(self, item: Item) -> bool:
         """Return whether the framework itself reads a message, so that it is never hidden or shortened."""
         return False
+
+    def remember(self, item: Item) -> Any:
+        """Return what copies of a message are compared with later, by default the message itself."""
+        return item
+
+    def same(self, items: Sequence[Item], known: Sequence[Any]) -> bool:
+        """Return whether messages are equal to those that ``remember`` was called with.
+
+        Override both where a framework copies its messages and its own comparison is slow.
+        """
+        return items == known
 
     def rebuild(self, original: Item, parts: Mapping[int, JsonObject | None]) -> Sequence[Item]:
         """Return a message of which only some items are shown, or some are shortened.
@@ -216,7 +232,14 @@ class LiveConversation(Generic[Item]):
 
     def _restart(self) -> None:
         self._items: list[Item] = []
+        own = type(self._converter).remember is not Converter.remember
+        self._known: list[Any] = [] if own else self._items
+        """What the messages of the next step are compared with."""
+        self._unchecked = False
+        """Whether only a part of the list that came in was compared. Then it is the view, and nothing of it is kept."""
+        self._next_check = 0
         self._wires: list[Sequence[JsonObject]] = []
+        self._wire_count = 0
         self._owners: dict[int, _Place] = {}
         """The place that an item of the format was made from, by the item's ``id``."""
         self._answers: dict[str, _Place] = {}
@@ -236,6 +259,8 @@ class LiveConversation(Generic[Item]):
         self._projected: Sequence[Message] = ()
         self._rendered = 0
         self._view: list[Item] = []
+        self._view_places: list[int] = []
+        """The positions of the messages of the view; -1 for what kompakt wrote."""
         self._last: Sequence[Item] = ()
         """The last view that was returned."""
 
@@ -304,10 +329,13 @@ class LiveConversation(Generic[Item]):
     ) -> list[Item]:
         request = self._wire.parse([], frame.envelope) if frame.envelope else History((), format=self._wire.format)
         model = frame.model or request.model
-        context = self._read(items, request, frame, model)
-        order = self._order(request, frame, model, context.counter, refused)
-        due = order.budget.due(context.tokens) or refused is not None
-        compacts = due or (self._policy.has_triggers and self._policy.due(context) is not None)
+        for whole in (refused is not None, True):
+            context = self._read(items, request, frame, model, whole=whole)
+            order = self._order(request, frame, model, context.counter, refused)
+            due = order.budget.due(context.tokens) or refused is not None
+            compacts = due or (self._policy.has_triggers and self._policy.due(context) is not None)
+            if not self._unchecked or not (compacts or self._unsaved or self._hides_or_shortens(context)):
+                break
         if compacts or self._unsaved:
             session = await self._save(request.with_messages(self._originals), waits=waits)
             self._unsaved = False
@@ -327,6 +355,9 @@ class LiveConversation(Generic[Item]):
                     if self._options.on_compaction is not None:
                         self._options.on_compaction(report)
         self._sent = context.projected_tokens
+        if self._unchecked:
+            self._last = ()
+            return list(items)
         self._last = self._shown(context)
         return list(self._last)
 
@@ -365,17 +396,20 @@ class LiveConversation(Generic[Item]):
 
     # --- read -----------------------------------------------------------------------------------------------------
 
-    def _read(self, items: Sequence[Item], request: History, frame: RequestFrame, model: str | None) -> Context:
+    def _read(
+        self, items: Sequence[Item], request: History, frame: RequestFrame, model: str | None, *, whole: bool
+    ) -> Context:
         """Append what is new; start over if the list extends neither the known one nor the last view of it.
 
-        A framework that keeps the view as its own history passes the view with what came after it.
+        A framework that keeps the view as its own history passes the view with what came after it. ``whole``: compare
+        everything by content, if identity does not decide.
         """
         if extends(items, self._items):
-            new = items[len(self._items) :]
+            new, self._unchecked = items[len(self._items) :], False
         elif self._last and extends(items, self._last):
             new = items[len(self._last) :]
         else:
-            new = self._reread(items)
+            new = self._reread(items, whole=whole)
         if self._frame is not None and self._frame.model != frame.model:
             self._accepted = None  # another model has its own limit
         if self._context is None or self._frame is None or self._frame.model != frame.model:
@@ -412,18 +446,36 @@ class LiveConversation(Generic[Item]):
             )
         )
 
-    def _reread(self, items: Sequence[Item]) -> Sequence[Item]:
+    def _reread(self, items: Sequence[Item], *, whole: bool) -> Sequence[Item]:
         """Compare by content, for frameworks that make new objects at every step; return what is new."""
         known = len(self._items)
+        if not whole and not self._hides_or_shortens(self._context) and self._check_part(items):
+            self._unchecked = True
+            return items[known:]
         given = list(items[:known])
         # Their own equality is much faster than a conversion; messages that cannot be compared are converted.
-        if given == self._items or self._converted(given) == list(map(list, self._wires)):
-            self._items[:] = given
-            self._projected = ()
+        if self._converter.same(given, self._known) or self._converted(given) == list(map(list, self._wires)):
+            self._items[:], self._unchecked = given, False
+            self._view = [one if at < 0 else given[at] for at, one in zip(self._view_places, self._view, strict=True)]
             return items[known:]
         originals = self._with_originals(items)
         self._restart()
         return originals
+
+    def _check_part(self, items: Sequence[Item]) -> bool:
+        """Compare the newest messages and the next ones in turn. After an insertion or a removal the newest differ."""
+        known, compared = len(self._items), self._converter.compared
+        if known <= compared:
+            return False
+        newest = known - compared // 4
+        at = self._next_check if self._next_check < newest else 0
+        self._next_check = min(at + compared - compared // 4, newest)
+        parts = slice(newest, known), slice(at, self._next_check)
+        return all(self._converter.same(list(items[one]), self._known[one]) for one in parts)
+
+    def _hides_or_shortens(self, context: Context | None) -> bool:
+        """Return whether the view is another one than the list that came in."""
+        return context is None or context.differs or len(context.messages) != self._wire_count
 
     def _with_originals(self, items: Sequence[Item]) -> Sequence[Item]:
         """Put back what the view hides if a framework keeps the view as its history and changed the end of it."""
@@ -442,8 +494,11 @@ class LiveConversation(Generic[Item]):
         for item in items:
             at, wire = len(self._items), self._converter.to_wire(item)
             messages = self._wire.parse(list(wire), None)  # before anything is kept: it may raise
+            if self._known is not self._items:
+                self._known.append(self._converter.remember(item))
             self._items.append(item)
             self._wires.append(wire)
+            self._wire_count += len(wire)
             self._owners.update((id(one), (at, position)) for position, one in enumerate(wire))
             if self._converter.stays(item):
                 self._staying.update(range(len(self._context.messages), len(self._context.messages) + len(messages)))
@@ -541,11 +596,11 @@ class LiveConversation(Generic[Item]):
 
     def _shown(self, context: Context) -> list[Item]:
         """Return the projection as messages of the framework. Only what is new since the last call is rendered."""
-        if not context.differs and len(context.messages) == sum(map(len, self._wires)):
+        if not self._hides_or_shortens(context):
             return self._items
         shown = context.project()
         if shown is not self._projected:
-            self._projected, self._rendered, self._view = shown, 0, []
+            self._projected, self._rendered, self._view, self._view_places = shown, 0, [], []
         run: dict[int, JsonObject | None] = {}
         owner = -1
         for message in shown[self._rendered :]:
@@ -556,6 +611,7 @@ class LiveConversation(Generic[Item]):
                     self._flush(owner, run)
                 if place is None:
                     self._view.append(self._converter.from_wire(one, None))
+                    self._view_places.append(-1)
                 else:
                     owner = place[0]
                     run[place[1]] = None if unchanged else one
@@ -570,8 +626,11 @@ class LiveConversation(Generic[Item]):
         if run:
             if len(run) == len(self._wires[owner]) and not any(run.values()):
                 self._view.append(self._items[owner])
+                self._view_places.append(owner)
             else:
-                self._view += self._converter.rebuild(self._items[owner], run)
+                rebuilt = self._converter.rebuild(self._items[owner], run)
+                self._view += rebuilt
+                self._view_places += [-1] * len(rebuilt)
             run.clear()
 
     def _place_of(self, message: Message) -> _Place | None:
