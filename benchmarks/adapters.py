@@ -137,7 +137,7 @@ def measure_framework(name: str) -> dict[str, Any]:
 
 def main(names: Sequence[str]) -> None:
     """Measure and write the result."""
-    results: dict[str, Any] = json.loads(RESULT.read_text()) if names else {"frameworks": {}}
+    results: dict[str, Any] = json.loads(RESULT.read_text())  # what is not measured now stays
     results["frameworks"].update({name: measure_framework(name) for name in names})
     if not names:
         results["sizes"] = {str(size): measure(size) for size in SIZES}
