@@ -227,7 +227,7 @@ def _report_probe(
     if found.outcome is not None:
         print_line("  model     ", f"{model or client_named(name).model}; for your own model, add --model NAME")
         print_line("  gateway   ", f"{found.url}, outcome {found.outcome}, session {found.session or 'none'}")
-        who = "gateway " if found.outcome == "refused" else "provider"
+        who = "gateway " if found.outcome in ("refused", "failed") else "provider"
         typer.echo(f"  {who}  answered {found.status}" + _hint(found.status))
     variable = client_named(name).variable
     is_answered = found.outcome is not None or url is not None
@@ -519,6 +519,8 @@ def _result_of(name: str, base: str, status: int, headers: Mapping[str, str], bo
         because = f"the gateway did not change the request: {UNTOUCHED.get(reason, reason)}"
     elif outcome == "refused":
         because = f"the gateway refused the request ({headers.get('x-kompakt-refusal')}): {_error_message(body)}"
+    elif outcome == "failed":
+        because = f"the gateway got no answer ({headers.get('x-kompakt-refusal')}): {_error_message(body)}"
     elif "x-kompakt-degraded" in headers:
         because = f"the gateway cannot record the session: {headers['x-kompakt-degraded']}"
     else:
