@@ -235,11 +235,11 @@ def overhead_rows(name: str, found: list[Timing]) -> tuple[list[Row], dict[str, 
         note = f"{len(due)} times in {len(found)} requests"
         rows.append(Row(name=f"a request that is compacted, {name}", value=max(due), unit="ms", note=note))
     shares = (0.1, 0.5, 0.9, 0.99, 1.0)
-    told = {
+    distributions = {
         kind: {f"p{share * 100:g}": round(quantile(values, share), 3) for share in shares}
         for kind, values in (("gateway", ours), ("bare", theirs), ("difference of each pair", added))
     }
-    return rows, told
+    return rows, distributions
 
 
 # --- throughput ---------------------------------------------------------------------------------------------------

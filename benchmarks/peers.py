@@ -181,7 +181,7 @@ class AgentFrameworkPlain(AgentFramework):
 
 
 class AgentFrameworkWindow(AgentFramework):
-    """Agent Framework's context-window strategy, told to keep the task."""
+    """Agent Framework's context-window strategy, configured to keep the task."""
 
     name = "Agent Framework, context window"
     call = (

@@ -38,8 +38,8 @@ def one_input(data: bytes) -> None:
     with contextlib.suppress(KompaktError):
         payload: Any = files.decode(data[1:], "fuzz").payload
         api.check(payload, format)
-        mended = api.repair(payload, format, strict=True)
-        api.count(mended.payload, format=format)
+        repaired = api.repair(payload, format, strict=True)
+        api.count(repaired.payload, format=format)
         api.groups(payload, format)
 
 

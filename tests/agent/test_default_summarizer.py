@@ -81,8 +81,8 @@ class TestDefault:
         compacted, result = asyncio.run(ran(client))
         assert client.asked and compacted
         reports = [event.report for event in compacted if event.report is not None]
-        assert all(NARRATIVE in report.told for report in reports)
-        assert all(SECTIONS[FINDINGS] not in report.told for report in reports), "code repeats the model's part"
+        assert all(NARRATIVE in report.notes for report in reports)
+        assert all(SECTIONS[FINDINGS] not in report.notes for report in reports), "code repeats the model's part"
         assert all(report.narrative and report.narrative.usage == Usage(input=1_000, output=10) for report in reports)
         assert result.usage == Usage(input=1_000 * len(client.asked), output=10 * len(client.asked))
         assert result.stop == "end" and client.worked == 25
@@ -107,7 +107,7 @@ class TestDefault:
         client = Model(said)
         compacted, result = asyncio.run(ran(client))
         assert result.stop == "end" and client.worked == 25 and len(compacted) > 2
-        assert all(event.report is not None and SECTIONS[FINDINGS] in event.report.told for event in compacted)
+        assert all(event.report is not None and SECTIONS[FINDINGS] in event.report.notes for event in compacted)
         assert compacted[0].report is not None and compacted[0].report.failures
         assert 3 <= len(client.asked) <= 9
 
@@ -124,7 +124,7 @@ class TestDefault:
         compacted, _ = asyncio.run(ran(client))
         for event in compacted:
             assert event.report is not None and event.report.narrative is not None
-            assert NARRATIVE in event.report.told and "/var/log" not in event.report.told
+            assert NARRATIVE in event.report.notes and "/var/log" not in event.report.notes
             assert event.report.narrative.dropped == ("The log was saved to /var/log/harbour.log.",)
 
 

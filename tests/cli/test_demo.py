@@ -33,13 +33,13 @@ class TestStory:
     @pytest.mark.parametrize("options", [(), ("--fast",)], ids=["gateway", "library"])
     def test_the_story_fits_on_a_page_of_80_columns(self, options: tuple[str, ...]) -> None:
         """Also in a wider terminal, so that the lines stay readable."""
-        told = run("demo", *options)
-        lines = told.out.splitlines()
-        assert (told.code, told.err) == (0, "")
+        done = run("demo", *options)
+        lines = done.out.splitlines()
+        assert (done.code, done.err) == (0, "")
         assert len(lines) < 60 and max(map(len, lines)) <= 80
-        places = [told.out.find(part) for part in PARTS]
+        places = [done.out.find(part) for part in PARTS]
         assert -1 not in places and places == sorted(places)
-        assert demo.ANSWER in told.out
+        assert demo.ANSWER in done.out
 
     def test_the_summary_is_shown_as_the_model_receives_it(self) -> None:
         story = json.loads(run("demo", "--json").out)
@@ -57,9 +57,9 @@ class TestStory:
         blocked = (
             "import sys; sys.modules['httpx'] = None; sys.argv = ['kompakt', 'demo']; import kompakt.cli as c; c.main()"
         )
-        told = subprocess.run([sys.executable, "-c", blocked], cwd=tmp_path, capture_output=True, text=True)
-        assert told.returncode == 0
-        assert "[gateway]'" in told.stderr and "kompakt.compact" in told.stdout
+        done = subprocess.run([sys.executable, "-c", blocked], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0
+        assert "[gateway]'" in done.stderr and "kompakt.compact" in done.stdout
 
     def test_the_python_line_does_what_the_demo_shows(self) -> None:
         request = demo.session()

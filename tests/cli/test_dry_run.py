@@ -47,7 +47,7 @@ class TestCompact:
         """The summary on stdout, numbers and cost on stderr; no result is written."""
         done = kom("compact", file, "--budget", "2000", "--model", "gpt-5", "--dry-run", "-o", tmp_path / "out")
         assert done.code == 0, done.err
-        shown = kompakt.compact(BODY, 2000, model="gpt-5").report.told
+        shown = kompakt.compact(BODY, 2000, model="gpt-5").report.notes
         assert shown and done.out.strip() == shown.strip()
         assert "uncached: $" in done.err
         assert not (tmp_path / "out").exists()
@@ -74,7 +74,7 @@ class TestCompact:
         assert total(found["report"]) == found["report"]["tokens_before"] - found["report"]["tokens_after"]
         assert found["cost"]["before"] > found["cost"]["after"] > 0
         dry = json.loads(kom("compact", file, "--budget", "2000", "--json", "--dry-run").out)
-        assert "payload" not in dry and dry["report"]["told"]
+        assert "payload" not in dry and dry["report"]["notes"]
         other = json.loads(kom("compact", file, "--budget", "2000", "--json", "-o", tmp_path / "out").out)
         assert "payload" not in other and (tmp_path / "out").exists()
 

@@ -119,10 +119,10 @@ def test_the_store_of_coding_agents_is_named(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_query_alone_is_not_taken_for_a_file(session: Path) -> None:
-    told = run("recall", "rules", cwd=session.parent)
-    assert told.code == 2 and "kompakt recall FILE 'rules'" in told.err
-    told = run("recall", session.name, cwd=session.parent)
-    assert told.code == 2 and f"what to search for: kompakt recall {session.name} QUERY" in told.err
+    done = run("recall", "rules", cwd=session.parent)
+    assert done.code == 2 and "kompakt recall FILE 'rules'" in done.err
+    done = run("recall", session.name, cwd=session.parent)
+    assert done.code == 2 and f"what to search for: kompakt recall {session.name} QUERY" in done.err
 
 
 def test_inspect_names_the_store_of_coding_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,5 +140,5 @@ def test_inspect_names_the_store_of_coding_agents(tmp_path: Path, monkeypatch: p
 
 
 def test_uninstall_names_the_command_that_removes_a_plugin() -> None:
-    told = run("uninstall", "claude-code")
-    assert told.code == 2 and "kompakt install claude-code --undo" in told.err and "Did you mean" not in told.err
+    done = run("uninstall", "claude-code")
+    assert done.code == 2 and "kompakt install claude-code --undo" in done.err and "Did you mean" not in done.err

@@ -215,7 +215,7 @@ class StandIn:
                 tokens=row.tokens,
                 why="older than the newest turns",
                 strategy="summarize",
-                told=(row.seq + 1,) if row.seq < 4 else (),
+                pivot_lines=(row.seq + 1,) if row.seq < 4 else (),
                 recallable=True,
             )
             for row in self.rows[1:6]
@@ -226,7 +226,7 @@ class StandIn:
         pivot += [
             PivotLine(line=number, text=f"{item.title} [{item.ref}]", refs=(item.ref,), seqs=(item.seq,))
             for item in self._removed()
-            for number in item.told
+            for number in item.pivot_lines
         ]
         return CompactionView(
             id=cid,
@@ -242,7 +242,7 @@ class StandIn:
             removed_count=5,
             removed_tokens=90_000,
             kept=54,
-            told_count=3,
+            named_count=3,
         )
 
     async def changes(self, id: str | None = None, *, pause: float = 1.0) -> AsyncIterator[list[tuple[str, int]]]:

@@ -339,8 +339,8 @@ class TestScreens:
     def test_a_removed_message_and_the_lines_about_it_lead_to_each_other(self, page: Any, stored: str) -> None:
         go(page, stored, SESSION, "compactions")
         visit(page, stored, compactions(page)[0])
-        told = page.get_by_role("option", name=re.compile("pivot line")).first
-        told.click()
+        removed = page.get_by_role("option", name=re.compile("pivot line")).first
+        removed.click()
         quoted = page.locator(".quote").first.inner_text()
         marked = page.locator(".pivot li.marked").first
         assert marked.inner_text().strip() == quoted.strip()

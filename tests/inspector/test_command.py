@@ -58,7 +58,7 @@ class TestNumbers:
             async with await open_inspection(file) as inspection:
                 found = await inspection.preview("cc", 3_000)
             assert found.due and found.tokens_before == report["tokens_before"]
-            assert found.tokens_after == report["tokens_after"] and found.pivot == report["told"]
+            assert found.tokens_after == report["tokens_after"] and found.pivot == report["notes"]
 
         asyncio.run(work())
 

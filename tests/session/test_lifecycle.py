@@ -141,7 +141,7 @@ class TestSummarizer:
             assert len(telling.given) == 3
             assert len((await session.compactions())[0].failures) == 3
             assert done.report is not None
-            assert "pytest tests/part_7.py -k step_0" in done.report.told
+            assert "pytest tests/part_7.py -k step_0" in done.report.notes
             await plain.compact(2 * BUDGET)
             assert await seen(session) == await seen(plain)
             assert await session.verify() == []

@@ -145,12 +145,12 @@ class TestCompaction:
             async with await open_inspection(store) as inspection:
                 newest = (await inspection.session("work")).compactions[0]
                 found = await inspection.compaction("work", newest.id)
-            told = {item.ref: item.told for item in found.removed if item.told}
+            named = {item.ref: item.pivot_lines for item in found.removed if item.pivot_lines}
             lines = {line.line: line for line in found.pivot}
-            assert all(ref in lines[number].refs for ref, numbers in told.items() for number in numbers)
+            assert all(ref in lines[number].refs for ref, numbers in named.items() for number in numbers)
             (quoted,) = [line for line in found.pivot if SECOND_REQUEST in line.text]
             (request,) = [item for item in found.removed if item.title == SECOND_REQUEST]
-            assert request.told == (quoted.line,) and quoted.seqs == (request.seq,)
+            assert request.pivot_lines == (quoted.line,) and quoted.seqs == (request.seq,)
 
         run(work())
 
@@ -298,7 +298,7 @@ class TestPreview:
             async with await open_store(url) as store:
                 done = await (await store.session("work")).compact(3_000)
             assert (done.tokens_before, done.tokens_after) == (previews[1].tokens_before, previews[1].tokens_after)
-            assert done.report is not None and done.report.told == previews[1].pivot
+            assert done.report is not None and done.report.notes == previews[1].pivot
 
         run(work())
 

@@ -105,7 +105,7 @@ def compact(
         shown = {"changed": done.changed, "report": done.report, "cost": cost, **skipped_records(loaded), **payload}
         typer.echo(indented_json(shown), nl=False)
     elif dry_run:
-        typer.echo((done.report.told or NOTHING_LEAVES).encode("utf-8", "replace"))
+        typer.echo((done.report.notes or NOTHING_LEAVES).encode("utf-8", "replace"))
     elif out is None:
         typer.echo(indented_json(done.payload), nl=False)
     show(done.report, dry_run=dry_run, cost=cost)

@@ -350,7 +350,7 @@ def _preview(
     if as_json:
         print_json({"session": read_id(id), "changed": done.changed, "report": done.report, "cost": cost})
         return
-    typer.echo((done.report.told or NOTHING_LEAVES).encode("utf-8", "replace"))
+    typer.echo((done.report.notes or NOTHING_LEAVES).encode("utf-8", "replace"))
     show_report(done.report, dry_run=True, cost=cost)
 
 

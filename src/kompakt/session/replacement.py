@@ -159,7 +159,7 @@ def _report(
         tokens_before=now.context.projected_tokens,
         messages_before=len(now.history),
         messages_after=len(view),
-        told=summary,
+        notes=summary,
         recoverable=RECOVERABLE,
         session=session.id,
     )
@@ -178,4 +178,4 @@ def _prepared(
     shown = {entry.seq for entry in view}
     hidden = max([seq for seq in now.seqs if seq not in shown], default=0)
     record = build_record(view, state, report, covers_to=hidden, tip=tip, markers=markers, auto=auto)
-    return PreparedCompaction(record, report.told, report)
+    return PreparedCompaction(record, report.notes, report)

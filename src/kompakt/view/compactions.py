@@ -86,11 +86,11 @@ async def compaction_of(
         messages = await _messages_until(source, moment, point.tip)
         lines = await asyncio.to_thread(_with_originals, lines, messages, index)
     restored = await source.restored(moment, [*(one.seq for one in gone), *shortened])
-    told = _told(lines)
+    pivot_lines = _lines_by_reference(lines)
     reasons = _Reasons(point, report, has_pivot=bool(pivot))
     items = [
-        *(_item(one, 0, index, told, restored, *reasons.hidden(one)) for one in gone),
-        *(_item(one, left, index, told, restored, *reasons.changed(one)) for one, left in shortened.values()),
+        *(_item(one, 0, index, pivot_lines, restored, *reasons.hidden(one)) for one in gone),
+        *(_item(one, left, index, pivot_lines, restored, *reasons.changed(one)) for one, left in shortened.values()),
     ]
     items.sort(key=lambda item: item.seq)
     tokens_before = before.total if mark.before is None else mark.before
@@ -115,7 +115,7 @@ async def compaction_of(
         removed_count=len(items),
         removed_tokens=sum(item.tokens - item.tokens_after for item in items),
         kept=len(after.rows) - len(shortened) if own is None else 0,
-        told_count=sum(bool(item.told) for item in items),
+        named_count=sum(bool(item.pivot_lines) for item in items),
         unrecoverable=tuple(item.ref for item in items if not item.recallable),
     )
 
@@ -142,7 +142,7 @@ def preview_of(planned: PlannedCompaction, index: SessionIndex, *, policy: str, 
         PivotLine(line=number, text=text, refs=tuple(_REFERENCE.findall(text)))
         for number, text in enumerate(after.pivot.split("\n"), 1)
     ]
-    told = _told(lines)
+    pivot_lines = _lines_by_reference(lines)
     strategies = tuple(name for name in planned.strategies if name not in _TIDY)
     every = sorted([*((one, 0) for one in gone), *shortened.values()], key=lambda pair: pair[0].seq)
     items: list[RemovedItem] = []
@@ -151,7 +151,7 @@ def preview_of(planned: PlannedCompaction, index: SessionIndex, *, policy: str, 
         ref = found.ref if found is not None else ""
         reason = why.get(ref, "shortened" if left else "older than what fits")
         strategy = strategies[-1] if strategies else policy
-        items.append(_item(one, left, index, told, {one.seq}, reason, strategy))
+        items.append(_item(one, left, index, pivot_lines, {one.seq}, reason, strategy))
     return CompactionPreview(
         budget=planned.budget,
         policy=policy,
@@ -189,7 +189,7 @@ def _item(
     one: ShownMessage,
     left: int,
     index: SessionIndex,
-    told: Mapping[str, Sequence[int]],
+    pivot_lines: Mapping[str, Sequence[int]],
     restored: Collection[int],
     why: str,
     strategy: str,
@@ -206,7 +206,7 @@ def _item(
         tokens_after=left,
         why=why,
         strategy=strategy,
-        told=tuple(told.get(ref, ())),
+        pivot_lines=tuple(pivot_lines.get(ref, ())),
         recallable=one.seq in restored,
     )
 
@@ -280,12 +280,12 @@ def _quoted(text: str) -> str:
     return json_text(text.strip())[1:-1]
 
 
-def _told(lines: Sequence[PivotLine]) -> dict[str, list[int]]:
-    told: dict[str, list[int]] = {}
+def _lines_by_reference(lines: Sequence[PivotLine]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
     for line in lines:
         for ref in line.refs:
-            told.setdefault(ref, []).append(line.line)
-    return told
+            found.setdefault(ref, []).append(line.line)
+    return found
 
 
 def _by_kind(moment: Moment, shown: ShownRequest, total: int, hidden: int) -> dict[str, int]:

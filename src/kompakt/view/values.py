@@ -303,7 +303,7 @@ class RemovedItem(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of what is left of it."""
     why: str
     strategy: str
-    told: tuple[int, ...] = ()
+    pivot_lines: tuple[int, ...] = ()
     """The lines of the pivot that have its reference."""
     recallable: bool
     """Whether recall returned it when this view was made."""
@@ -333,7 +333,7 @@ class CompactionView(msgspec.Struct, frozen=True, kw_only=True):
     removed_tokens: int = 0
     kept: int = 0
     """Messages that stayed as they were."""
-    told_count: int = 0
+    named_count: int = 0
     """Removed items that a line of the pivot refers to."""
     unrecoverable: tuple[str, ...] = ()
     """References that recall did not return. Must be empty."""

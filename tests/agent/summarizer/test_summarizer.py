@@ -232,8 +232,8 @@ class TestFaults:
         clients = Client(""), Client("- ALL WELL")
         results = [asyncio.run(compacted(client)) for client in clients]
         assert len(clients[0].bodies) == 3
-        assert [report is not None and "- ALL WELL" in report.told for report in results] == [False, True]
-        assert results[0] is not None and results[0].tokens_after < 3_000 and HEADING in results[0].told
+        assert [report is not None and "- ALL WELL" in report.notes for report in results] == [False, True]
+        assert results[0] is not None and results[0].tokens_after < 3_000 and HEADING in results[0].notes
 
 
 class TestAnswer:

@@ -294,4 +294,4 @@ def test_a_printed_report_can_be_read() -> None:
     done = kompakt.compact(chat(*session(1, 12)), 3_000)
     first, *rest = str(done.report).split("\n")
     assert first.startswith(f"compacted: {done.tokens_before:,} -> {done.tokens_after:,} tokens, ")
-    assert "\n".join(rest) == done.report.told != ""
+    assert "\n".join(rest) == done.report.notes != ""

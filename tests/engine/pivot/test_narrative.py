@@ -115,7 +115,7 @@ class TestDivision:
         seen: list[Material] = []
         payload = {"model": "gpt-5", "messages": [dict(one) for one in _chat(work())]}
         first = kompakt.compact(payload, 4_000, format="openai-chat")
-        assert FINDINGS in first.report.told
+        assert FINDINGS in first.report.notes
         longer = {**first.payload, "messages": [*first.payload["messages"], *_chat(work(60))[1:]]}
         policy = Policy("narrated", (Summarization(lambda material: seen.append(material) or NARRATIVE),))
         kompakt.compact(longer, 4_000, format="openai-chat", policy=policy)

@@ -43,15 +43,15 @@ class TestFailures:
         """A second try that can be used is used; the first is in the report and in the log."""
         with caplog.at_level(logging.WARNING, "kompakt.compaction"):
             done, asked = compacted(fault, WORDS)
-        assert asked == 2 and WORDS in done.report.told
+        assert asked == 2 and WORDS in done.report.notes
         assert len(done.report.failures) == 1 and "summarizer failed, try 1" in caplog.text
 
     def test_attempts_are_limited_and_the_ledger_is_the_fallback(self, fault: str | Exception) -> None:
         done, asked = compacted(fault)
         assert asked == TRIES == len(done.report.failures)
-        assert done.changed and done.tokens_after <= 3_000 and WORDS not in done.report.told
+        assert done.changed and done.tokens_after <= 3_000 and WORDS not in done.report.notes
 
 
 def test_a_summary_that_serves_leaves_no_failure() -> None:
     done, asked = compacted(WORDS)
-    assert asked == 1 and done.report.failures == () and WORDS in done.report.told
+    assert asked == 1 and done.report.failures == () and WORDS in done.report.notes

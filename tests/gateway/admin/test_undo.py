@@ -36,7 +36,7 @@ class Stage:
         return answer, self.upstream.raw[-1].body
 
     def recorded(self, id: str, *, compactions: int) -> None:
-        """Wait until a session, its label and so many compactions are in the store."""
+        """Wait until a session, its label and this number of compactions are in the store."""
 
         def is_done() -> bool:
             found = self.ask("GET", f"/kompakt/sessions/{id}").json()

@@ -142,7 +142,7 @@ class TestRefused:
 def test_without_zstandard_the_encoding_is_unsupported(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The client is told what to send instead, the operator once what to install."""
+    """The answer names encodings that work; the log names once what to install."""
     monkeypatch.setattr(encodings, "REQUESTS", encodings.REQUESTS - {"zstd"})
     encodings._log_missing_zstandard.cache_clear()
     for _ in range(2):

@@ -54,7 +54,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The repairs made first."""
     problems: tuple[str, ...] = ()
     """Problems that no repair could solve; the provider will still reject them."""
-    told: str = ""
+    notes: str = ""
     """The text of the pivot: the narrative of a summarizer, if there was one, and the ledger."""
     failures: tuple[str, ...] = ()
     """Unusable summaries and exceptions of strategies."""
@@ -64,6 +64,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     session: str | None = None
     """The id of the compacted session, if there is one."""
+
+    @property
+    def told(self) -> str:
+        """Return the notes; their name in version 0.1."""
+        return self.notes
 
     @property
     def saved(self) -> int:
@@ -76,7 +81,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         messages = f"{self.messages_before:,} -> {self.messages_after:,} messages"
         lines = [f"compacted: {tokens}, {messages}; reason: {self.reason or 'requested'}"]
         lines += [f"problem: {one}" for one in self.problems] + [f"failure: {one}" for one in self.failures]
-        return "\n".join([*lines, self.told] if self.told else lines)
+        return "\n".join([*lines, self.notes] if self.notes else lines)
 
 
 def build_report(
@@ -109,7 +114,7 @@ def build_report(
         narrative=combined(context.narratives),
         steps=() if steps is None else _balanced(steps, tokens_before, after, at_message),
         actions=() if steps is None else tuple(context.actions()),
-        told="" if steps is None or context.summary_text is None else pivot_text(context),
+        notes="" if steps is None or context.summary_text is None else pivot_text(context),
     )
     return msgspec.structs.replace(report, **more)
 

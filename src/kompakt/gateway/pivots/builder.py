@@ -185,7 +185,7 @@ def _pivot(
         reason=terms.reason,
         tokens_before=tokens_before,
         tokens_after=context.projected_tokens,
-        told=pivot_text(context) if context.summary_text else "",
+        notes=pivot_text(context) if context.summary_text else "",
         scale=terms.learned.scale,
         limit=terms.learned.limit,
         output_counts=terms.learned.output_counts,

@@ -82,7 +82,7 @@ class Pivot(PivotHead, frozen=True, kw_only=True):
     state: SavedContext
     view: tuple[VisibleMessage, ...]
     """The messages from which the next pivot is built."""
-    told: str = ""
+    notes: str = msgspec.field(name="told", default="")
     """The text of the summary, for people."""
 
     @property
@@ -104,7 +104,7 @@ class Pivot(PivotHead, frozen=True, kw_only=True):
             messages_before=messages,
             messages_after=len(self.items),
             budget=0,
-            told=self.told,
+            notes=self.notes,
         )
 
 

@@ -81,7 +81,7 @@ def pivot_of_record(chain: HashChain, recorded: RecordedCompaction, learned: Lea
         reason=record.reason,
         tokens_before=record.tokens_before,
         tokens_after=record.tokens_after,
-        told=pivot_text(context) if context.summary_text else "",
+        notes=pivot_text(context) if context.summary_text else "",
         scale=learned.scale,
         limit=learned.limit,
         output_counts=learned.output_counts,

@@ -105,12 +105,12 @@ function oneScreen(frame, place) {
   }
 
   function cells(row) {
-    const {told} = row;
+    const lines = row.pivot_lines;
     return [
       dot(row.kind),
       h('span', {class: 'two'},
         h('span', {class: 'two-first'}, line(row.title, {class: 'cell-title'}), h('span', {class: 'cell-tokens', text: short(row.tokens)})),
-        h('span', {class: 'two-second'}, line(row.ref, {class: 'mono'}), line(row.why), told.length ? h('span', {class: 'tag quiet', text: told.length === 1 ? `pivot line ${told[0]}` : `pivot lines ${told.slice(0, 3).join(', ')}${told.length > 3 ? ' …' : ''}`}) : null,
+        h('span', {class: 'two-second'}, line(row.ref, {class: 'mono'}), line(row.why), lines.length ? h('span', {class: 'tag quiet', text: lines.length === 1 ? `pivot line ${lines[0]}` : `pivot lines ${lines.slice(0, 3).join(', ')}${lines.length > 3 ? ' …' : ''}`}) : null,
           row.recallable ? h('span', {class: 'tag good'}, icon('check'), 'recall') : h('span', {class: 'tag bad', text: 'not recallable'}))),
     ];
   }
@@ -146,10 +146,10 @@ function oneScreen(frame, place) {
   const dismiss = () => button('Close details', {icon: 'close', bare: true, kind: 'ghost small', on: {click: clear}});
 
   function choose(row) {
-    light(row.told);
+    light(row.pivot_lines);
     list.mark([]);
     frame.note({item: row.ref});
-    const lines = view.pivot.filter((one) => row.told.includes(one.line));
+    const lines = view.pivot.filter((one) => row.pivot_lines.includes(one.line));
     chosen.replaceChildren(h('div', {class: 'card chosen-card'},
       h('div', {class: 'bar'}, dot(row.kind), h('strong', {}, line(row.title)), h('span', {class: 'grow'}), button('Show original', {kind: 'small', on: {click: () => frame.message(row.seq)}}), dismiss()),
       h('dl', {class: 'facts'},
@@ -163,7 +163,7 @@ function oneScreen(frame, place) {
   function chooseLine(one) {
     light([one.line]);
     const wanted = new Set(one.seqs);
-    const found = view.removed.map((row, index) => [row, index]).filter(([row]) => wanted.has(row.seq) || row.told.includes(one.line));
+    const found = view.removed.map((row, index) => [row, index]).filter(([row]) => wanted.has(row.seq) || row.pivot_lines.includes(one.line));
     list.mark(found.map(([, index]) => index));
     if (found.length) list.select(found[0][1], {middle: true, quiet: true});
     const there = new Set(found.map(([row]) => row.seq));

@@ -21,7 +21,7 @@ from kompakt.errors import KompaktError
 from kompakt.inspector.terminal.cells import block, fullness, line, part, short, strip
 from kompakt.inspector.terminal.chart import COLORS
 from kompakt.inspector.terminal.dialogs import ConfirmScreen, EditScreen, MessageScreen, RequestScreen, about
-from kompakt.inspector.terminal.tables import COMPACTIONS, LARGEST, REMOVED, REPEATED, losses, told
+from kompakt.inspector.terminal.tables import COMPACTIONS, LARGEST, REMOVED, REPEATED, losses, pivot_lines
 from kompakt.inspector.terminal.widgets import GrowthChart, Rows
 from kompakt.view.values import InspectorAction
 from kompakt.view.visible import cleaned
@@ -373,17 +373,17 @@ class SessionScreen(Screen[None]):
         if item is not None:
             text.append_text(line(f"{item.why} ({item.strategy})", self.size.width - 4)).append("\n")
             recall = "recall returns it" if item.recallable else "RECALL DOES NOT RETURN IT"
-            text.append(f"{told(item)}; {recall}", "" if item.recallable else "bold red").append("  ")
+            text.append(f"{pivot_lines(item)}; {recall}", "" if item.recallable else "bold red").append("  ")
             text.append(f"enter: original, {item.tokens:,} tokens", "dim").append("\n")
         self.query_one("#item", Static).update(text.append_text(losses(self.compaction)))
 
     def _go_to_pivot(self, item: RemovedItem) -> None:
         """Move the cursor of the pivot to the first line about an item."""
-        if self.compaction is None or not item.told:
+        if self.compaction is None or not item.pivot_lines:
             return
         numbers = [row.line for row in self.compaction.pivot]
-        if item.told[0] in numbers:
-            self.query_one("#pivot", OptionList).highlighted = numbers.index(item.told[0])
+        if item.pivot_lines[0] in numbers:
+            self.query_one("#pivot", OptionList).highlighted = numbers.index(item.pivot_lines[0])
 
     def _go_to_original(self, row: PivotLine) -> None:
         """Move the cursor of the removed items to the first item that a line is about; open other messages."""
@@ -632,8 +632,8 @@ def _before_and_after(view: CompactionView) -> Text:
         text.append(f" {name:<7}").append(strip(tokens / most, 16), style).append(f" {tokens:>9,} tokens")
         if name == "before":
             text.append(f"   removed {view.removed_count:,}, kept {view.kept:,}", "dim").append("\n")
-    told_of = f"   the pivot names {view.told_count:,} of them"
-    return text.append("   undone" if view.undone else told_of, "dim")
+    named = f"   the pivot names {view.named_count:,} of them"
+    return text.append("   undone" if view.undone else named, "dim")
 
 
 def _outcome(preview: CompactionPreview) -> Text:

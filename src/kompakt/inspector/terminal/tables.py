@@ -94,15 +94,16 @@ REMOVED: tuple[Column[RemovedItem], ...] = (
     Column("removed", 0, lambda row, width: line(row.title, width)),
     Column("kind", 12, lambda row, width: line(kind_name(row.kind), width), least=60),
     Column("tokens", 6, lambda row, _: brief(row.tokens)),
-    Column("pivot", 5, lambda row, _: Text(f"{len(row.told)}" if row.told else "-", justify="right")),
+    Column("pivot", 5, lambda row, _: Text(f"{len(row.pivot_lines)}" if row.pivot_lines else "-", justify="right")),
     Column("recall", 6, lambda row, _: Text("yes", "green") if row.recallable else Text("NO", "bold red")),
 )
 
 
-def told(item: RemovedItem) -> str:
-    """Say what a pivot tells about a removed item."""
-    lines = ", ".join(map(str, item.told))
-    return f"pivot lines {lines}" if len(item.told) > 1 else f"pivot line {lines}" if lines else "not in the pivot"
+def pivot_lines(item: RemovedItem) -> str:
+    """Name the lines of the pivot that mention a removed item."""
+    if not item.pivot_lines:
+        return "not in the pivot"
+    return f"pivot line{'s' * (len(item.pivot_lines) > 1)} {', '.join(map(str, item.pivot_lines))}"
 
 
 def losses(view: CompactionView) -> Text:

@@ -112,9 +112,9 @@ def _list_difference(old: list[Json], new: list[Json]) -> str:
         return f"+ {cell_text(added, inner_keys([added]))}"
     pairs = list(zip(old, new, strict=False))
     if len(old) == len(new) and all(isinstance(one, dict) and isinstance(other, dict) for one, other in pairs):
-        told = [_item_difference(*cast("tuple[Record, Record]", pair)) for pair in pairs if pair[0] != pair[1]]
-        if all(told):
-            return ", ".join(told)
+        differences = [_item_difference(*cast("tuple[Record, Record]", pair)) for pair in pairs if pair[0] != pair[1]]
+        if all(differences):
+            return ", ".join(differences)
     return f"now {cell_text(new, inner_keys([new]))}"
 
 
