@@ -674,6 +674,36 @@ class TestStores:
             assert not similar.recall("D807738")
         close_stores()
 
+    def test_recall_of_a_name_that_is_not_unique_reads_only_its_own_session(self, tmp_path: Path) -> None:
+        """Other people's conversations may start with the same message, also in another process."""
+        url = f"sqlite:///{tmp_path / 'agent.db'}"
+        options = AdapterOptions(budget=BUDGET, store=url)
+        mine = Conversations(Plain(), options).get("hi", id_is_unique=False)
+        mine.view(history(30), RequestFrame())
+        other = Conversations(Plain(), options).get("hi", id_is_unique=False)
+        other.view(history(2), RequestFrame())
+        assert not other.recall("D158380")
+        assert not asyncio.run(other.arecall("D158380"))
+        other.view([*history(0), *history(130)[201:]], RequestFrame())
+        assert sorted(sessions(url)) == ["hi", "hi~2"]
+        assert not other.recall("D158380")
+        assert mine.recall("D158380") and other.recall("D871090")
+        other.view([*history(0), *step(500)], RequestFrame())
+        assert not other.recall("D871090"), "the name continues with other messages"
+        close_stores()
+
+    def test_recall_reads_a_session_that_got_a_name_of_its_own(self, tmp_path: Path) -> None:
+        """Too many conversations have the same name."""
+        url = f"sqlite:///{tmp_path / 'agent.db'}"
+        for number in range(MAX_BRANCHES):
+            first = {"role": "user", "content": f"Conversation {number}: {TASK}"}
+            conversation(store=url).view([first, *history(12)[1:]], RequestFrame())
+        last = LiveConversation("c", Plain(), AdapterOptions(budget=BUDGET, store=url), id_is_unique=False)
+        last.view(history(30), RequestFrame())
+        last._memory, last._context = None, None  # as after a cut of the memory
+        assert "D15838" in last.recall("depot number of fact-2").text
+        close_stores()
+
     def test_any_number_of_conversations_of_one_name_is_saved(self, tmp_path: Path) -> None:
         """Names that are made from the first messages are not unique."""
         url = f"sqlite:///{tmp_path / 'agent.db'}"

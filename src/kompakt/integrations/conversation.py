@@ -206,10 +206,16 @@ class RequestFrame(msgspec.Struct, frozen=True):
 
 
 class LiveConversation(Generic[Item]):
-    """The compacted view of one conversation. Threads may share it."""
+    """The compacted view of one conversation. Threads may share it.
 
-    def __init__(self, id: str, converter: Converter[Item], options: AdapterOptions) -> None:
-        self.id = id
+    An id is unique if the host gives it to one conversation only. Other ids are made from the first message. In a
+    store, other people's conversations may have such a name too, so recall reads only what this conversation saved.
+    """
+
+    def __init__(
+        self, id: str, converter: Converter[Item], options: AdapterOptions, *, id_is_unique: bool = True
+    ) -> None:
+        self.id, self._id_is_unique = id, id_is_unique
         self._converter, self._options = converter, options
         self._store = StoreAccess(options.store) if options.store is not None else None
         self._policy = policy_named(options.policy)
@@ -220,7 +226,7 @@ class LiveConversation(Generic[Item]):
         """Tokens that the provider accepts, once it has rejected more."""
         self._sent = 0
         self._saved_as = ""
-        """The name of its session, if too many others have that of the conversation."""
+        """The name to save it under, if too many others have that of the conversation."""
         self._unsaved = False
         """Whether a result was shortened at admission since the conversation was saved."""
         self._pinned_in: set[str] = set()
@@ -231,6 +237,8 @@ class LiveConversation(Generic[Item]):
         self._restart()
 
     def _restart(self) -> None:
+        self._saved_in: str | None = None
+        """The session in which these messages were saved last."""
         self._items: list[Item] = []
         own = type(self._converter).remember is not Converter.remember
         self._known: list[Any] = [] if own else self._items
@@ -586,6 +594,7 @@ class LiveConversation(Generic[Item]):
             if session.id not in self._pinned_in:
                 await record_pins(session, self._options.pins)
                 self._pinned_in.add(session.id)
+            self._saved_in = session.id
             return session.id
 
         return await self._use_store(save, waits=waits)
@@ -658,14 +667,21 @@ class LiveConversation(Generic[Item]):
         found = self._recall_here(query_or_reference, tokens)
         if found or self._store is None or not self._store.has_url:
             return found
-        return self._store.run_sync(lambda store: recall_saved(store, self.id, query_or_reference, tokens)) or found
+        return self._store.run_sync(self._recall_saved(query_or_reference, tokens)) or found
 
     async def arecall(self, query_or_reference: str, tokens: int = DEFAULT_TOKENS) -> Recalled:
         """Like ``recall``, also for stores that are given as objects."""
         found = self._recall_here(query_or_reference, tokens)
         if found or self._store is None:
             return found
-        return await self._store.run(lambda store: recall_saved(store, self.id, query_or_reference, tokens)) or found
+        return await self._store.run(self._recall_saved(query_or_reference, tokens)) or found
+
+    def _recall_saved(self, query: str, tokens: int) -> Callable[[Store], Coroutine[Any, Any, Recalled | None]]:
+        """Return a search of the sessions that belong to this conversation and to no other one."""
+        own = (self._saved_in,) if self._saved_in is not None else ()
+        return partial(
+            recall_saved, own=own, branches_of=self.id if self._id_is_unique else None, query=query, tokens=tokens
+        )
 
     def _recall_here(self, query_or_reference: str, tokens: int) -> Recalled:
         context = self._context  # without the lock: a view may be waiting for a model or a store
@@ -689,13 +705,13 @@ class Conversations(Generic[Item]):
         self._known: Lru[str, LiveConversation[Item]] = Lru(MAX_CONVERSATIONS)
         self._lock = Lock()
 
-    def get(self, id: str) -> LiveConversation[Item]:
+    def get(self, id: str, *, id_is_unique: bool = True) -> LiveConversation[Item]:
         """Return a conversation; a new one if the id is not known."""
         with self._lock:
             found = self._known.get(id)
             if found is None:
                 self._evict()
-                found = LiveConversation(id, self.converter, self.options)
+                found = LiveConversation(id, self.converter, self.options, id_is_unique=id_is_unique)
                 self._known.put(id, found)
             return found
 

@@ -78,22 +78,22 @@ class KompaktMiddleware(AgentMiddleware[Any, Any]):
         conversations = self._conversations
 
         def recall(query: str, runtime: ToolRuntime[Any, Any]) -> str:
-            return conversations.get(_conversation_id(runtime.state.get("messages", ()))).recall(query).text
+            return _conversation(conversations, runtime.state.get("messages", ())).recall(query).text
 
         async def arecall(query: str, runtime: ToolRuntime[Any, Any]) -> str:
-            known = conversations.get(_conversation_id(runtime.state.get("messages", ())))
+            known = _conversation(conversations, runtime.state.get("messages", ()))
             return (await known.arecall(query)).text
 
         return StructuredTool.from_function(recall, arecall, name=TOOL_NAME, description=TOOL_DESCRIPTION)
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Send the compacted view of a request."""
-        known = self._conversations.get(_conversation_id(request.messages))
+        known = _conversation(self._conversations, request.messages)
         return known.send(request.messages, _frame(request), lambda view: handler(self._fitted(request, known, view)))
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """Send the compacted view of a request."""
-        known = self._conversations.get(_conversation_id(request.messages))
+        known = _conversation(self._conversations, request.messages)
         return await known.asend(
             request.messages, _frame(request), lambda view: handler(self._fitted(request, known, view))
         )
@@ -126,16 +126,18 @@ def pre_model_hook(
 
     def compacted(state: Mapping[str, Any]) -> dict[str, Any]:
         messages: Sequence[AnyMessage] = state["messages"]
-        view = conversations.get(_conversation_id(messages)).view(messages, RequestFrame())
+        view = _conversation(conversations, messages).view(messages, RequestFrame())
         return {"llm_input_messages": view}
 
     return compacted
 
 
-def _conversation_id(messages: Sequence[AnyMessage]) -> str:
-    """Return the thread of a graph, with the task that runs it if it is nested in another graph of the thread.
+def _conversation(
+    conversations: Conversations[AnyMessage], messages: Sequence[AnyMessage]
+) -> LiveConversation[AnyMessage]:
+    """Return the conversation of a thread, or of a task of it that runs a nested graph.
 
-    Without a thread, return the id of the first message.
+    Without a thread, the id of the first message names the conversation.
     """
     try:
         given: dict[str, Any] = get_config().get("configurable", {})
@@ -144,9 +146,9 @@ def _conversation_id(messages: Sequence[AnyMessage]) -> str:
     thread = given.get("thread_id")
     if thread is not None:
         around = str(given.get("checkpoint_ns") or "").rpartition("|")[0]  # the last part is the node that calls us
-        return f"langchain-{thread}-{around}" if around else f"langchain-{thread}"
+        return conversations.get(f"langchain-{thread}-{around}" if around else f"langchain-{thread}")
     first = next((one for one in messages if not isinstance(one, SystemMessage)), None)
-    return f"langchain-{getattr(first, 'id', None) or id(first)}"
+    return conversations.get(f"langchain-{getattr(first, 'id', None) or id(first)}", id_is_unique=False)
 
 
 def _frame(request: Any) -> RequestFrame:

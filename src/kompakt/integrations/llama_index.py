@@ -176,8 +176,8 @@ class KompaktLLM(FunctionCallingLLM):
         for number in range(1, MAX_ALIKE + 1):
             known = self._conversations.find(f"{name}-{number}")
             if known is None or known.is_extended_by(messages):
-                return self._conversations.get(f"{name}-{number}")
-        return self._conversations.get(name)
+                return self._conversations.get(f"{name}-{number}", id_is_unique=False)
+        return self._conversations.get(name, id_is_unique=False)
 
     def _begun(self, messages: Sequence[ChatMessage]) -> LiveConversation[ChatMessage] | None:
         """Return the conversation that these messages continue, without system prompt; ``None`` if there is none."""

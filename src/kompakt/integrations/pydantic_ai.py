@@ -179,7 +179,7 @@ class Kompakt(AbstractCapability[Any]):
         self._refused: Lru[str, Overflow] = Lru(MAX_PENDING)
 
     def _conversation(self, ctx: RunContext[Any]) -> LiveConversation[ModelMessage]:
-        return self._conversations.get(_key(ctx))
+        return self._conversations.get(_key(ctx), id_is_unique=bool(ctx.conversation_id or ctx.run_id))
 
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext

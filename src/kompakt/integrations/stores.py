@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from threading import Lock, Thread
@@ -108,14 +108,18 @@ async def _opened(url: str, work: Callable[[Store], Coroutine[Any, Any, Result]]
     return await work(await _background.store(url))
 
 
-async def recall_saved(store: Store, id: str, query: str, tokens: int) -> Recalled | None:
-    """Search the sessions in which a conversation was saved, the newest first."""
+async def recall_saved(
+    store: Store, *, own: Sequence[str], branches_of: str | None, query: str, tokens: int
+) -> Recalled | None:
+    """Search sessions by their names, then all branches of a name, the newest first."""
     sessions: list[Session] = []
-    for number in range(1, MAX_BRANCHES + 1):
-        session = await store.session(branch_name(id, number))
-        if not await session.exists():
-            break
-        sessions.append(session)
+    if branches_of is not None:
+        for number in range(1, MAX_BRANCHES + 1):
+            session = await store.session(branch_name(branches_of, number))
+            if not await session.exists():
+                break
+            sessions.append(session)
+    sessions += [await store.session(name) for name in own]
     for session in reversed(sessions):
         if found := await session.recall(query, tokens):
             return found
