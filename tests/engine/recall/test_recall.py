@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -184,6 +185,41 @@ class TestSearch:
         results = [hit.text for hit in found.hits if "result" in hit.label]
         assert results[0] == "quay suite: 2 failed"
         assert "7 failed" in found.text
+
+    def test_a_call_with_other_arguments_does_not_make_a_result_old(self) -> None:
+        """A tool is called for two berths; both results are as good."""
+        calls: list[Message] = []
+        for number, berth in enumerate(("B12", "B14")):
+            calls.append(assistant(ToolCall(f"c{number}", "tide", {"harbour": "Ostend", "berth": berth})))
+            calls.append(tool(f"the depth at berth {berth} is {number + 4} metres", f"c{number}"))
+        hits = memory(*calls, *talk(*FILLER)).recall("tide depth berth metres").hits
+        shown = {hit.text: hit.score for hit in hits if "result" in hit.label}
+        assert len(shown) == 2 and max(shown.values()) < 1.01 * min(shown.values())
+
+    def test_the_label_of_a_result_has_the_arguments_of_its_call(self) -> None:
+        call = assistant(ToolCall("c1", "search_flights", {"origin": "MIA", "seats": 2, "notes": "x" * 100}))
+        found = memory(user("go"), call, tool("HAT232 leaves at one")).recall("HAT232")
+        assert found.hits[0].label == "search_flights result of origin MIA, seats 2"
+
+    def test_a_record_of_a_json_list_is_shown_whole(self) -> None:
+        """Passages of a long line end between records."""
+        rows = [
+            {
+                "flight": f"HAT{number}",
+                "leaves": "13:00:00",
+                "seats": {"economy": number, "business": 4},
+                "price": {"economy": 100 + number},
+            }
+            for number in range(60)
+        ]
+        call = assistant(ToolCall("c1", "search_flights", {"origin": "MIA"}))
+        text = memory(user("go"), call, tool(json.dumps(rows))).recall("HAT37 economy price", tokens=300).text
+        assert json.dumps(rows[37]) in text
+
+    def test_long_lines_are_divided_between_words(self) -> None:
+        words = " ".join(f"harbour{number}" for number in range(200))
+        ends = line_ends(words)
+        assert all(words[end - 1] == " " for end in ends[:-1]) and ends[-1] == len(words)
 
     @pytest.mark.parametrize("query", ["--dry-run", "-v", "-- --dry-run option"])
     def test_a_query_may_start_with_a_dash(self, query: str) -> None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from kompakt.engine.recall.embeddings import Meaning, available
-from kompakt.engine.recall.passages import Passage, is_demand, is_recall, passages_of, spoken, subject_of
+from kompakt.engine.recall.passages import Passage, exact, is_demand, is_recall, passages_of, spoken, subject_of
 from kompakt.engine.recall.terms import TIME_TERMS, stamp, tally, terms
 from kompakt.model.messages import Message, Part, Text, ToolCall, ToolResult
 
@@ -37,6 +37,7 @@ class Index:
     __slots__ = (
         "_dates",
         "_latest",
+        "_made_by",
         "_messages",
         "_names",
         "_roles",
@@ -50,7 +51,6 @@ class Index:
         "questions",
         "short",
         "speakers",
-        "subjects",
         "timed",
     )
 
@@ -72,12 +72,12 @@ class Index:
         """Whether a passage ends with a question."""
         self.demands: list[bool] = []
         """Whether the user demands or forbids something in a passage."""
-        self.subjects: list[str] = []
-        """Tool and subject of the call that a passage belongs to; empty for text."""
+        self._made_by: list[int] = []
+        """The call that a passage is the result of, by the hash of its name and arguments; 0 for others."""
         self.meaning = Meaning() if available() else None
         """The vectors of turns, where the extra is installed."""
-        self._latest: dict[str, int] = {}
-        """The message of the latest result of each subject."""
+        self._latest: dict[int, int] = {}
+        """The message of the latest result of each call."""
         self._messages: dict[int, Message] = {}
         self._names: dict[str, int] = {}
         self._roles: dict[str, set[str]] = {}
@@ -110,29 +110,25 @@ class Index:
             if is_recall(part, self.calls):
                 continue
             speaker = self._note_start(message, passage, text)
-            self._add(passage, tally(text), speaker, self._subject(part, number))
+            call = part if type(part) is ToolCall else self.calls.get(getattr(part, "call_id", ""))
+            self._made_by.append(self._note_result(part, call, number))
+            self._add(passage, tally(text), speaker, f"{call.name} {subject_of(call)}" if call is not None else "")
             self.questions.append(_QUESTION.search(text, max(0, len(text) - _QUESTION_END)) is not None)
             self.demands.append(is_demand(message, part, text))
             if self.meaning is not None and type(part) is Text:
                 self.meaning.add(len(self.passages) - 1, text)
 
-    def _subject(self, part: Part, number: int) -> str:
-        """Return the subject of a call or its result, and record the latest result."""
-        call = part if type(part) is ToolCall else self.calls.get(part.call_id) if type(part) is ToolResult else None
-        subject = subject_of(call) if call is not None else ""
-        if call is None or not subject:
-            return ""
-        key = f"{call.name} {subject}"
-        if type(part) is ToolResult:
-            self._latest[key] = max(number, self._latest.get(key, -1))
-        return key
+    def _note_result(self, part: Part, call: ToolCall | None, number: int) -> int:
+        """Record the latest result of a call. A call with other arguments does not make a result out of date."""
+        if call is None or type(part) is not ToolResult:
+            return 0
+        made_by = hash((call.name, exact(call)))
+        self._latest[made_by] = max(number, self._latest.get(made_by, -1))
+        return made_by
 
     def is_superseded(self, place: int) -> bool:
-        """Return whether a passage is the result of a call that ran again later with the same subject."""
-        subject, passage = self.subjects[place], self.passages[place]
-        if not subject or type(self._messages[passage.message].parts[passage.part]) is not ToolResult:
-            return False
-        return passage.message < self._latest.get(subject, -1)
+        """Return whether a passage is the result of a call that was made again later."""
+        return self.passages[place].message < self._latest.get(self._made_by[place], -1)
 
     def _note_start(self, message: Message, passage: Passage, text: str) -> str:
         """Read date and speaker where a text begins."""
@@ -163,7 +159,6 @@ class Index:
         self.lengths.append(length)
         self.short.append(length <= SHORT)
         self.speakers.append(speaker)
-        self.subjects.append(subject)
         self.dates.append(self._dates)
         self.timed.append(not TIME_TERMS.isdisjoint(counts))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 import msgspec
 
@@ -25,16 +26,30 @@ WHOLE_CHARS = 700
 TURN_CHARS = 1_200
 """Longest text that is not divided: a turn of a conversation only makes sense as a whole."""
 
-LINE_CHARS = 200
-"""Longest line. Longer ones are divided into pieces of this length, which fit into any usual answer."""
+RECORD_CHARS = 225
+"""Characters after which a passage may end with a record of a JSON list, so that a record is in one passage."""
 
-_LINE = re.compile(rf"[^\n]{{0,{LINE_CHARS - 1}}}+\n|[^\n]{{1,{LINE_CHARS}}}")
+LINE_CHARS = 200
+"""Longest line. Longer ones are divided into pieces of at most this length, which fit into any usual answer."""
+
+_LINE = re.compile(
+    rf"[^\n]{{0,{LINE_CHARS - 1}}}+\n|[^\n]{{1,{LINE_CHARS}}}+\Z"
+    rf"|[^\n]{{1,{LINE_CHARS - 3}}}\}},? ?(?=\{{)"  # a piece of a long line: up to the end of a record
+    rf"|[^\n]{{{LINE_CHARS // 2},{LINE_CHARS - 1}}}[ \t,;]"  # or of a word
+    rf"|[^\n]{{1,{LINE_CHARS}}}"
+)
+
+_RECORDS = ("[{", '{"')
+"""The start of a list of records, or of an object, in JSON."""
 
 _SUBJECT_KEYS = ("command", "cmd", "file_path", "path", "filename", "file", "url", "pattern", "query")
 """Arguments that name the subject of a call, in order of preference."""
 
 _SUBJECT_CHARS = 120
 """Characters of a subject that are printed with a passage: a command with its arguments, a path."""
+
+_MAX_ARGUMENTS, _ARGUMENT_CHARS = 8, 40
+"""Arguments of a call without a file, command or URL that are its subject, and characters of each."""
 
 _SHELL = re.compile(r"\A(?:/\S{1,60}/)?(?:ba|z|da)?sh -l?c ")
 """The shell that a command given as a list of words starts with."""
@@ -62,7 +77,8 @@ def passages_of(message: Message, index: int) -> Iterator[tuple[Passage, str]]:
         text = spoken(part)
         if not text.strip():
             continue
-        if len(text) <= (TURN_CHARS if type(part) is Text else WHOLE_CHARS):
+        is_list = type(part) is ToolResult and text.startswith(_RECORDS[0])
+        if len(text) <= (TURN_CHARS if type(part) is Text else 2 * RECORD_CHARS if is_list else WHOLE_CHARS):
             yield Passage(index, number, 0, len(text), 0, 0), text
             continue
         numbered = type(part) is not ToolCall
@@ -124,17 +140,32 @@ def exact(part: Part) -> str:
 
 
 def subject_of(call: ToolCall) -> str:
-    """Return the file, command or URL that a call is about, in one line; empty if no argument names one."""
+    """Return the file, command or URL that a call is about, else its short arguments, in one line."""
     arguments = _decoded(call.input)
     if not isinstance(arguments, dict):
         return ""
-    named = [arguments[key] for key in _SUBJECT_KEYS if key in arguments]
-    for value in [*named, *arguments.values()]:
-        words = " ".join(map(str, value)) if isinstance(value, list) and all(map(_is_text, value)) else value
-        if isinstance(words, str) and words.strip():
-            line = _SHELL.sub("", words.strip(), count=1).split("\n", 1)[0]
-            return line if len(line) <= _SUBJECT_CHARS else f"{line[:_SUBJECT_CHARS]}…"
-    return ""
+    for key in _SUBJECT_KEYS:
+        if line := _line_of(arguments.get(key)):
+            return _cut(line)
+    lines = {key: _line_of(value) for key, value in islice(arguments.items(), _MAX_ARGUMENTS)}
+    short = [f"{key} {line}" for key, line in lines.items() if line and len(line) <= _ARGUMENT_CHARS]
+    if len(short) > 1:
+        return _cut(", ".join(short))
+    return _cut(next(filter(None, lines.values()), ""))
+
+
+def _line_of(value: Json) -> str:
+    """Return the first line of a text or of a list of words; empty for another value."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return json_text(value)
+    words = " ".join(map(str, value)) if isinstance(value, list) and all(map(_is_text, value)) else value
+    if not isinstance(words, str):
+        return ""
+    return _SHELL.sub("", words.strip(), count=1).split("\n", 1)[0]
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _SUBJECT_CHARS else f"{line[:_SUBJECT_CHARS]}…"
 
 
 def _is_text(value: Json) -> bool:
@@ -164,7 +195,7 @@ def _arguments(value: Json, key: str) -> Iterator[str]:
 
 
 def line_ends(text: str) -> list[int]:
-    """Return the end positions of the lines of a text; a long line ends every ``LINE_CHARS`` characters."""
+    """Return the end positions of the lines of a text; a long line is divided between records or words."""
     return [found.end() for found in _LINE.finditer(text)]
 
 
@@ -172,9 +203,14 @@ def _divided(text: str) -> Iterator[tuple[int, int, int, int]]:
     """Yield runs of whole lines of about ``PASSAGE_CHARS``: start, end, first and last line."""
     start, first = 0, 1
     ends = line_ends(text)
+    has_records = text.startswith(_RECORDS) and text[ends[0] - 1] != "\n"
     for number, end in enumerate(ends, start=1):
         last = number == len(ends)
-        if last or end - start >= PASSAGE_CHARS or ends[number] - start > WHOLE_CHARS:
+        if has_records:
+            is_enough = text.startswith("{", end) and end - start >= RECORD_CHARS
+        else:
+            is_enough = end - start >= PASSAGE_CHARS
+        if last or is_enough or ends[number] - start > WHOLE_CHARS:
             if text[start:end].strip():
                 yield start, end, first, number
             start, first = end, number + 1
