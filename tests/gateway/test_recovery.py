@@ -38,6 +38,7 @@ def test_an_overflow_is_recovered_inside(format: str, stream: bool, tmp_path: Pa
         assert 1 <= len(provider.overflows) <= 4
         assert all(one["status"] == "200" for one in talk.answers)
         assert gate.metric("kompakt_overflows_recovered_total") >= 1
+        assert gate.metric('kompakt_compactions_total{reason="overflow"}') == len(provider.overflows)
 
 
 def test_an_overflow_without_remedy_is_returned_unchanged(tmp_path: Path) -> None:

@@ -279,6 +279,7 @@ class Proxy:
             self._terms(job, plan),
             budget=Budget(window=goal, trigger=goal, target=goal // 2),
             reason="more bytes of media than --max-media allows",
+            cause="media",
             attempt=attempt,
         )
         made = await self._compact(job, plan, terms, job.chain.length)
@@ -334,7 +335,11 @@ class Proxy:
             chain = job.chain if at == job.chain.length else job.chain.cut(at)
             tail = job.chain.cost(at, job.chain.length)
             is_last = tail + plan.budget.target < plan.budget.trigger  # else another pivot replaces this one at once
-            terms = msgspec.structs.replace(terms, tail_tokens=tail, summarizer=terms.summarizer if is_last else None)
+            before = 0 if plan.hidden is None else plan.hidden.extra_tokens(covered_items(job.chain, plan.match.found))
+            after = 0 if job.hidden is None else job.hidden.extra_tokens(at)
+            terms = msgspec.structs.replace(
+                terms, added=(tail + before, tail + after), summarizer=terms.summarizer if is_last else None
+            )
             match = await self._pivots.compact(job.owner, chain, plan.match, terms)
         except InputError as error:
             session = plan.match.branch.session
@@ -407,6 +412,7 @@ class Proxy:
             self._terms(job, plan),
             budget=budget,
             reason="the provider reported an overflow",
+            cause="overflow",
             learned=learned,
             attempt=attempt,
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -28,7 +30,7 @@ from tests.gateway.upstreams import Raw, Recorded, Reply, Upstream
 from tests.gateway.upstreams import said as saying
 from tests.judges import judge
 from tests.provider.script import PREFIX
-from tests.provider.sdk_agent import FORMATS, each_way
+from tests.provider.sdk_agent import FORMATS, each_format, each_way
 
 
 @pytest.fixture(scope="module", name="shared")
@@ -61,6 +63,24 @@ def test_the_model_recalls_compacted_messages(format: str, stream: bool, shared:
         assert "result" in last and result_of(first, 75).splitlines()[40] in last
         made = len(breaks(provider.asked, format))
         assert 1 <= made <= gate.metric("kompakt_compactions_total")
+
+
+@each_format
+def test_the_log_of_a_compaction_has_the_sizes_of_its_request(
+    format: str, shared: Shared, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the hidden rounds and the recall tool: the size before is over the limit that the reason names."""
+    caplog.set_level(logging.INFO, "kompakt")
+    first = f"{PREFIX[format]}abcdef01_00001_0"
+    steps = [("", [read(f"src/{number}.py")]) for number in range(26)]
+    model = Model(*steps[:10], *[("", [recall(needle(first))]) for _ in range(3)], *steps[10:], ("Done.", []))
+    with held(shared, model, format, lines=75, joined=False) as (talk, _, _):
+        talk.run(TASK)
+    facts: list[dict[str, Any]] = [vars(one)["kompakt"] for one in caplog.records if "kompakt" in vars(one)]
+    made = [one for one in facts if str(one.get("reason")).startswith("over ")]
+    sent = {one["compaction"]: one["tokens_after"] for one in facts if one.get("compaction")}
+    assert len(made) > 1 and all(one["tokens_before"] > int(one["reason"].split()[1]) for one in made)
+    assert [one["tokens_after"] for one in made] == list(sent.values())
 
 
 @each_case

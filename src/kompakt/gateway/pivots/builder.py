@@ -79,12 +79,14 @@ class PivotTerms(msgspec.Struct, frozen=True, kw_only=True):
     budget: Budget
     policy: Policy
     reason: str
+    cause: str = "due"
+    """Label of the metric: ``due``, ``overflow`` or ``media``."""
     learned: LearnedLimits = LearnedLimits()
     attempt: int = 0
     due: int = 0
     """Items of the request that needs the pivot."""
-    tail_tokens: int = 0
-    """Tokens of the items that are sent after the pivot."""
+    added: tuple[int, int] = (0, 0)
+    """Tokens of the request beside the pivot, before and after it is built: items after it, hidden rounds, recall."""
     summarizer: Summarizer | None = None
     """Writes the narrative of the first pivot of a prefix. After an overflow code writes the next one at once."""
     pins: tuple[str, ...] = ()
@@ -278,7 +280,7 @@ class PivotMaker:
         prepared = self._prepared if match.changes is None else self._build
         pivot = await prepared(owner, chain, known, terms)
         degraded = known.degraded
-        pivot = _with_tail(pivot, terms)
+        pivot = _sized(pivot, terms)
         self._announce(pivot, chain, terms, seconds=time.perf_counter() - began)
         rendered = None
         if degraded is None:
@@ -308,7 +310,7 @@ class PivotMaker:
             pivot = await self._build(owner, chain, known, terms)
             if known.degraded is not None:
                 raise StoreUnavailable("the store did not answer while a pivot was built")
-            pivot = _with_tail(pivot, terms)
+            pivot = _sized(pivot, terms)
             rendered = await self._storage.publish_recorded(owner, recorded_name(pivot.id), pivot)
             await self._changed.record(owner, branch, rendered, fence)
         self._announce(pivot, chain, terms, seconds=time.perf_counter() - began)
@@ -387,7 +389,7 @@ class PivotMaker:
     def _announce(self, pivot: Pivot, chain: HashChain, terms: PivotTerms, *, seconds: float) -> None:
         """Log and count a compaction; ``seconds`` is how long the request waited for it."""
         sizes = (pivot.tokens_before, pivot.tokens_after, chain.length)
-        self._metrics.compactions.labels("overflow" if terms.attempt or terms.learned.limit else "due").inc()
+        self._metrics.compactions.labels(terms.cause).inc()
         announce(
             msgspec.structs.replace(
                 pivot.report(chain.length - chain.lead),
@@ -405,9 +407,9 @@ def _build_pivot(request: PivotRequest) -> Pivot:
         return build_pivot(request)
 
 
-def _with_tail(pivot: Pivot, terms: PivotTerms) -> Pivot:
-    """Add the size of the request that needs a pivot."""
-    before, after = pivot.tokens_before + terms.tail_tokens, pivot.tokens_after + terms.tail_tokens
+def _sized(pivot: Pivot, terms: PivotTerms) -> Pivot:
+    """Return a pivot with the sizes of the request that needs it, as the access log states them."""
+    before, after = pivot.tokens_before + terms.added[0], pivot.tokens_after + terms.added[1]
     return msgspec.structs.replace(pivot, due=terms.due, tokens_before=before, tokens_after=after)
 
 
