@@ -136,7 +136,16 @@ class TestSearch:
         passages, _, last = found.text.rpartition("\n")
         assert last == "[kompakt] 29 more passages contain these words; add words to narrow the search."
         assert "[kompakt]" not in passages and passages.endswith(found.hits[-1].text.strip("\n")[-20:])
-        assert 200 < size(found.text) <= 300
+        assert 150 < size(found.text) <= 300
+
+    def test_passages_without_a_word_of_the_query_do_not_fill_the_answer(self) -> None:
+        """Forty logs share their lines with the only one that has the word."""
+        rows = "\n".join(f"INFO request {row} ok" for row in range(12))
+        logs = [tool(f"log of pod {at}\n{rows}", f"c{at}") for at in range(40)]
+        logs[20] = tool(f"log of pod 20\n{rows}\nERROR connection refused on port 9099", "c20")
+        found = memory(user("Why does the service fail?"), *logs).recall("9099", tokens=1_000)
+        assert "port 9099" in found.hits[0].text
+        assert found.text.count("log of pod") == 1 and "more passages" not in found.text
 
     def test_a_file_is_found_by_its_bare_name(self) -> None:
         """The content of a file ranks first for its name, also when the content never mentions the name."""

@@ -2,9 +2,9 @@
 
 BM25 with additions for conversations and tool runs. Exact names of the query count several times. A term also counts,
 with less weight, for adjacent short passages, because an answer rarely repeats its question. Frequent terms of the best
-passages are added to the query (pseudo relevance feedback). Turns of a named speaker and passages with a time rank
-higher when the query asks for them, and so do the user's demands when it asks for rules; outputs of older runs of a
-command rank lower. Cost: the postings of the terms.
+passages then rank the passages that match the query (pseudo relevance feedback); they find no further ones. Turns of a
+named speaker and passages with a time rank higher when the query asks for them, and so do the user's demands when it
+asks for rules; outputs of older runs of a command rank lower. Cost: the postings of the terms.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def search(index: Index, query: str) -> list[tuple[int, float]]:
     leading = _lifted(index, scores, speakers)
     more = _feedback(index, leading, weights, speakers) if len(asked_terms) <= FEEDBACK_UP_TO else {}
     if more:
-        scores = [one + other for one, other in zip(scores, _matched(index, more), strict=True)]
+        scores = [own and own + other for own, other in zip(scores, _matched(index, more), strict=True)]
     _add_meaning(index, query, scores)
     if asks_for_rules(query):
         scores = [score + RULE_WEIGHT * demands for score, demands in zip(scores, index.demands, strict=True)]
