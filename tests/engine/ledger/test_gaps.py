@@ -36,6 +36,36 @@ class TestWhatWasNotRun:
     def test_looking_and_committing_run_nothing(self, command: str) -> None:
         assert NOT_RUN + "a.py" in written([*ASKED, *edited("a.py"), *ran(command, "x = 2")], STATE)
 
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "cat > notes.md <<\\END\nIt's time to run\nmake test\nEND",
+            "cat > notes.md <<'END-OF-NOTES'\nmake test\nEND-OF-NOTES",
+            "cat <<A <<B\nmake test\nA\nnpm test\nB",
+            'echo "say \\"x\\"; make test"',
+            "if [ -f a.py ]; then (cat a.py | grep -c pytest); fi",
+            "PAGER=cat git log && /usr/bin/ls",
+        ],
+    )
+    def test_what_a_document_or_a_quote_names_was_not_run(self, command: str) -> None:
+        stated = written([*ASKED, *edited("a.py"), *ran(command, "x = 2")], STATE)
+        assert any(line.startswith(NOT_RUN + "a.py") for line in stated)
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "python3 - <<END\nprint(1)\nEND",
+            "echo $(make test)",
+            "find . -name 'test_*' -exec python3 {} +",
+            "echo '<<END'\nmake test",
+            "echo it's done; make test",
+            "bash -c 'cd app && make test'",
+        ],
+    )
+    def test_what_may_have_been_run_counts(self, command: str) -> None:
+        stated = written([*ASKED, *edited("a.py"), *ran(command, "ok")], STATE)
+        assert not any(line.startswith(NOT_RUN) for line in stated)
+
     def test_an_answer_that_is_still_shown_counts(self) -> None:
         history = [*ASKED, *edited("a.py"), *ran("make test", "3 passed")]
         assert not any(line.startswith(NOT_RUN) for line in written(history, STATE, hidden=3))

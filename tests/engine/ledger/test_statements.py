@@ -469,6 +469,12 @@ class TestRuns:
         [said] = written(ran("mypy a.py", output, failed=True), RUNS)
         assert said == "Failed: `mypy a.py`: \"a.py:3: error: no 'x'\""
 
+    @pytest.mark.parametrize(
+        "command", ["cat log.txt", 'echo "npm test: 3 passed"', "cat > a.md <<END\npytest: 3 passed\nEND\ncat a.md"]
+    )
+    def test_totals_that_a_command_only_prints_are_no_run_of_tests(self, command: str) -> None:
+        assert not any("Passed" in line for line in written(ran(command, "3 passed"), RUNS))
+
     def test_whether_a_failure_still_holds(self) -> None:
         failed, passed = ran("make test 2>&1", "error: x\nExit code 1"), ran("make test", "3 passed")
         first, second = written([*failed, *passed], RUNS)

@@ -197,7 +197,7 @@ class Runs:
         elif asked := _REPOSITORY.match(command):
             self._repository[asked[1]] = (event.at, command, output)
             self._newest_state[asked[1]] = event.at
-        elif speaks_of_tests(output) and (totals := test_totals(output)):
+        elif speaks_of_tests(output) and runs_something(command) and (totals := test_totals(output)):
             text = f"Passed: {as_code(command, MAX_COMMAND)} → {quoted(one_line(totals[-1], 140), 140)}"
             self._passes[command_key(command)] = self._items.item(RUNS, event.at, text, 1.5 + 2 * recency, partial=True)
         elif quotes(command):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,7 +20,7 @@ MAX_COMMAND = 20_000
 MAX_WORDS = 400
 """Words of one simple command that are read."""
 
-_HEREDOC = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)(\w+)\1")
+_HEREDOC = re.compile(r"(?<!<)<<-?[ \t]*(?:\\?(\w[\w.-]*)|'([^'\n]{1,80})'|\"([^\"\n]{1,80})\")")
 _TOKEN = re.compile(
     r"(?P<space>[ \t\r]+|\\\n)|(?P<comment>(?<![^\s;&|(])#[^\n]*)|(?P<end>&&|\|\|?|;|\n|&(?![>&]))"
     r"|(?P<out>(?<![0-9])[12]?>>?(?![>&(])|&>>?|[0-9]?<)"
@@ -34,17 +35,6 @@ _QUOTING = re.compile(
     r"|\bgit\b[^|;&]{0,80}\b(?:diff|show|log|blame|grep)\b"
 )
 
-_LOOKING = re.compile(
-    r"\s*(?:cd [^&;|]+(?:&&|;)\s*)?(?:"
-    r"(?:ls|cat|head|tail|less|more|grep|rg|ag|find|tree|wc|which|pwd|stat|du|df|file|env|printenv|echo|date|ps|jq|nl|sort|open|view|goto"
-    r"|diff|cut|awk|sed -n|type|whoami|hostname|uname|id|history|xxd|strings|scroll_\w+|find_\w+|search_\w+)\b"
-    r"|git (?:-C \S+ )?(?:status|log|diff|show|blame|grep|ls-\w+|rev-\w+|cat-file|branch(?! -[dDmM])"
-    r"|remote(?! (?:add|set|remove))|describe|reflog|config --get|shortlog|merge-base|name-rev|stash (?:list|show)"
-    r"|worktree list|tag -l)\b"
-    r"|(?:gh|glab) \w+ (?:view|list|diff|checks|status)\b"
-    r"|(?:docker|kubectl|podman) (?:ps|get|logs|describe|images|inspect)\b"
-    r"|(?:npm|pip|uv pip|cargo|go) (?:ls|list|show|view|info|tree)\b)"
-)
 _FILTERED = re.compile(r"\|\s*(?:head|grep|egrep|rg|jq|awk|cut|sed|sort|uniq|python3?)\b[^|]*$")
 
 Operations = Iterator[tuple[str, str]]
@@ -58,28 +48,103 @@ def quotes(command: str) -> bool:
 def only_prints(command: str, *, is_cut: bool) -> bool:
     """Return whether an output only shows some lines of something, so that its last lines are no verdict on anything.
 
-    That is so for a command that lists or shows something if its output was filtered, or if only the end of it is known
+    That is so for commands that list or show something if their output was filtered, or if only the end of it is known
     (``is_cut``), and for the end of any filtered output.
     """
-    command = command[:MAX_COMMAND]
-    is_filtered = _FILTERED.search(command) is not None
-    return (_LOOKING.match(command) is not None and (is_cut or is_filtered)) or (is_filtered and is_cut)
+    is_filtered = _FILTERED.search(command[:MAX_COMMAND]) is not None
+    return (is_filtered and is_cut) or ((is_filtered or is_cut) and all(map(_looks, programs(command))))
 
 
-_LOOKS = "cd ls cat head tail less more grep egrep rg ag find tree wc which pwd stat du df file printenv echo"
-_FILTERS = "printf date ps jq nl sort uniq tr diff cut awk sed type whoami hostname uname id history sleep true export"
+_LISTS = "cd ls find tree wc which pwd stat du df file type whoami hostname uname id env printenv date ps history for"
+_PRINTS = (
+    "cat head tail less more grep egrep rg ag nl sort uniq tr diff cut awk sed jq xxd strings echo printf test [ [["
+)
+_LOOKS = frozenset(f"{_LISTS} {_PRINTS} open view goto".split())
+"""Commands that only look at something or print it. A few only filter what others print."""
+
+_LOOKS_AT = re.compile(
+    r"git (?:status|log|diff|show|blame|grep|ls-\w+|rev-\w+|cat-file|branch(?! -[dDmM])|remote(?! (?:add|set|remove))"
+    r"|describe|reflog|config --get|shortlog|merge-base|name-rev|stash (?:list|show)|worktree list|tag(?: -[ln]|$))"
+    r"(?![\w-])"
+    r"|(?:gh|glab) \w+ (?:view|list|diff|checks|status)\b"
+    r"|(?:docker|kubectl|podman) (?:ps|get|logs|describe|images|inspect)\b"
+    r"|(?:npm|pip|uv pip|cargo|go) (?:ls|list|show|view|info|tree)\b"
+    r"|(?:scroll|find|search)_\w+"
+)
+"""Commands of programs that can do more, and of agents' own shells."""
+
 _RECORDS = "mkdir touch chmod chown mv cp rm ln tee git gh glab"
-_RUNS_NOTHING = frozenset(f"{_LOOKS} {_FILTERS} {_RECORDS}".split())
-"""Commands that look, print, move files or record changes, and run no other program of the project."""
+_RUNS_NOTHING = frozenset(f"{_RECORDS} export sleep true".split())
+"""Commands that change files or record changes, and run no other program of the project."""
 
 
 def runs_something(command: str) -> bool:
     """Return whether a command runs a program: a test, a build, a script. Unknown commands count as programs."""
-    command = _without_documents(command[:MAX_COMMAND])
-    if command.count("'") % 2 or command.count('"') % 2:  # a quote that is not closed ends the chain
-        return True
-    chain = _chain(command)
-    return any(one.words and one.words[0] not in _RUNS_NOTHING for one in chain)
+    return any(one.line.partition(" ")[0] not in _RUNS_NOTHING and not _looks(one) for one in programs(command))
+
+
+class Program(NamedTuple):
+    """One command of a chain, by the program that it starts."""
+
+    line: str
+    """The name of the program and its arguments, on one line; ``?`` where a quote is not closed."""
+    end: str
+    """The operator after it; empty at the end of the chain."""
+
+
+def _looks(program: Program) -> bool:
+    name, _, arguments = program.line.partition(" ")
+    if (name == "sed" and "-i" in arguments) or (name == "find" and "-exec" in arguments):
+        return False
+    return name in _LOOKS or _LOOKS_AT.match(program.line) is not None
+
+
+def programs(command: str) -> list[Program]:
+    """List the commands of a chain.
+
+    What a here-document or a quoted argument contains is no command. Commands in a substitution, and those given to a
+    shell as an argument, are listed too.
+    """
+    found: list[Program] = []
+    for one in _chain(_without_documents(command[:MAX_COMMAND])):
+        words = _from_program(one.words)
+        inner = words[2:3] if words[:1] and words[0] in _SHELLS and words[1:2] in (["-c"], ["-lc"]) else []
+        for text in [*one.substituted, *inner]:
+            found += [Program(_on_one_line(_from_program(each.words)), each.end or one.end) for each in _chain(text)]
+        if not inner:
+            found.append(Program(_on_one_line(words) if one.end != "?" else "?", one.end))
+    return [one for one in found if one.line]
+
+
+def _on_one_line(words: list[str]) -> str:
+    return " ".join(" ".join(words).split())
+
+
+_SHELLS = frozenset(["bash", "sh", "zsh"])
+_BEFORE_PROGRAM = re.compile(
+    r"\w+=(?!\$\().*|[!(){}]+|sudo|time|timeout|nohup|nice|command|env|if|then|else|elif|while|until|do|done|fi|esac"
+)
+"""Words before the name of a program: variables, keywords, and programs that run another one."""
+
+_OPTION = re.compile(r"-.*|\d+[smh]?")
+_GIT_OPTION = re.compile(r"-[cC]|--(?:git-dir|work-tree|namespace)")
+"""Options between ``git`` and its command that have a value."""
+
+
+def _from_program(words: list[str]) -> list[str]:
+    """Return the words of a command from its program on, without the program's folder and options of git itself."""
+    start = 0
+    while start < len(words) and (
+        _BEFORE_PROGRAM.fullmatch(words[start]) or (start and _OPTION.fullmatch(words[start]))
+    ):
+        start += 1
+    if start == len(words):
+        return []
+    name = words[start].strip("(){}!").rpartition("$(")[2].rpartition("/")[2]
+    start += 1
+    while name == "git" and start < len(words) and words[start].startswith("-"):
+        start += 2 if _GIT_OPTION.fullmatch(words[start]) else 1
+    return [name, *words[start:]]
 
 
 class _Simple(msgspec.Struct, gc=False):
@@ -88,10 +153,12 @@ class _Simple(msgspec.Struct, gc=False):
     words: list[str]
     outputs: list[tuple[str, str]]
     """Sign and target of each redirection."""
+    substituted: list[str]
+    """Text of commands whose output is among the words."""
     doubtful: bool = False
     """Whether it runs only if another one failed."""
     end: str = ""
-    """The operator after it."""
+    """The operator after it; ``?`` if a quote in it is not closed."""
 
 
 def file_operations(command: str) -> Operations:
@@ -105,6 +172,7 @@ def file_operations(command: str) -> Operations:
             folder = posixpath.join(folder or "", target) if _is_plain(target) or target == ".." else None
         if (
             one.doubtful
+            or one.end == "?"
             or one.words[:1] == ["[["]
             or (one.end not in ("", "&&") and any(how[:1] in "2&" for how, _ in one.outputs))
         ):
@@ -124,31 +192,35 @@ def _below(folder: str | None, path: str) -> str:
 
 
 def _without_documents(command: str) -> str:
-    """Remove here-documents, but not the rest of the line that starts one."""
+    """Remove here-documents, but not the rest of the line that starts one; a document has a last line."""
     if "<<" not in command:
         return command
+    lines = command.split("\n")
+    last = {line.strip(): number for number, line in enumerate(lines)}
     kept: list[str] = []
-    until = ""
-    for line in command.split("\n"):
+    until: list[str] = []
+    for number, line in enumerate(lines):
         if until:
-            until = "" if line.strip() == until else until
+            if line.strip() == until[0]:
+                del until[0]
             continue
-        begun = _HEREDOC.search(line)
-        kept.append(_HEREDOC.sub(" ", line) if begun else line)
-        until = begun[2] if begun else ""
+        begun = ["".join(names) for names in _HEREDOC.findall(line)]
+        if begun and all(last.get(name, 0) > number for name in begun):
+            until, line = begun, _HEREDOC.sub(" ", line)
+        kept.append(line)
     return "\n".join(kept)
 
 
 def _chain(command: str) -> Iterator[_Simple]:
     """Split a chain into its commands; the text after an unclosed quote is ignored."""
-    one = _Simple([], [])
+    one = _Simple([], [], [])
     sign = ""
     for token in _TOKEN.finditer(command):
         kind, text = token.lastgroup, token[0]
         if kind == "end":
             one.end = text
             yield one
-            one = _Simple([], [], doubtful=text == "||" or (one.doubtful and text in ("&&", "|")))
+            one = _Simple([], [], [], doubtful=text == "||" or (one.doubtful and text in ("&&", "|")))
         elif kind == "out":
             sign = text
             continue
@@ -156,8 +228,11 @@ def _chain(command: str) -> Iterator[_Simple]:
             one.outputs.append((sign, _bare(text)))
         elif kind == "word" and len(one.words) < MAX_WORDS:
             one.words.append(_bare(text))
+            if "$(" in text and text[0] != "'":
+                one.substituted += text.split("$(")[1:]
         elif kind == "other" and text in "\"'":
-            return
+            one.end = "?"
+            break
         elif kind == "space":
             continue
         sign = ""
