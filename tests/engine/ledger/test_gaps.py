@@ -86,6 +86,52 @@ class TestWhatWasNotCommitted:
     def test_a_commit_that_failed_is_none(self) -> None:
         assert NO_COMMIT in written([*ASKED, *edited("a.py"), *commit(failed=True)], STATE)
 
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "git commit --dry-run -am 'Fix the import'",
+            "cat > notes.md <<END\ngit commit -am 'Fix'\nEND",
+            "echo 'now run git commit and git push'",
+            "git merge --abort",
+        ],
+    )
+    def test_what_only_names_a_commit_is_none(self, command: str) -> None:
+        assert NO_COMMIT in written([*ASKED, *edited("a.py"), *ran(command, "a.py")], STATE)
+
+    @pytest.mark.parametrize(
+        "command",
+        ["git commit -qam 'Fix' && git push", "git commit -qam 'Fix'; make test", "git pull && git stash pop"],
+    )
+    def test_a_commit_before_the_end_of_a_failed_chain_may_have_been_made(self, command: str) -> None:
+        assert NO_COMMIT not in written([*ASKED, *edited("a.py"), *ran(command, "rejected", failed=True)], STATE)
+
+    def test_a_commit_at_the_end_of_a_failed_chain_was_not_made(self) -> None:
+        history = [*ASKED, *edited("a.py"), *ran("make test && git commit -qam 'Fix' | tail", "no", failed=True)]
+        assert NO_COMMIT in written(history, STATE)
+
+    @pytest.mark.parametrize(
+        "message", ["'Then git push'", "'Add --dry-run to git push'", '"$(cat <<E\ngit push\nE\n)"']
+    )
+    def test_the_message_of_a_commit_is_no_push(self, message: str) -> None:
+        stated = written([*ASKED, *edited("a.py"), *ran(f"git -C app commit -m {message}", "1 file changed")], STATE)
+        assert NO_PUSH in stated and NO_COMMIT not in stated
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "sudo -n git push",
+            "if git diff --quiet; then git push; fi",
+            "bash <<E\ngit push\nE",
+            "ssh host 'cd a; git push'",
+        ],
+    )
+    def test_a_push_by_other_means_counts(self, command: str) -> None:
+        assert NO_PUSH not in written([*ASKED, *edited("a.py"), *commit(), *ran(command, "main -> main")], STATE)
+
+    def test_a_push_that_was_only_tried_is_none(self) -> None:
+        tried = [*ran("git push --dry-run", "main -> main"), *ran("git push -n", "main -> main")]
+        assert NO_PUSH in written([*ASKED, *edited("a.py"), *commit(), *tried], STATE)
+
     def test_agents_without_a_shell_cannot_commit(self) -> None:
         assert NO_COMMIT not in written([*ASKED, *edited("a.py")], STATE)
 

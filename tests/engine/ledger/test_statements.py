@@ -306,6 +306,22 @@ class TestExternalState:
         [said] = written(ran(command, "compiling\nabc1234..def5678 main -> main"), STATE)
         assert said == f'`{command}` → "abc1234..def5678 main -> main"'
 
+    @pytest.mark.parametrize("command", ["echo 'then git push'", "git stash list", "git push --dry-run", "git tag -l"])
+    def test_commands_that_only_name_or_list_a_change(self, command: str) -> None:
+        assert not any("→" in line for line in written(ran(command, "a"), STATE))
+
+    @pytest.mark.parametrize(
+        "command", ["curl -X POST https://x.example/orders", "gh issue create --title A", "git stash"]
+    )
+    def test_a_command_that_adds_something_each_time_is_stated_each_time(self, command: str) -> None:
+        history = [*ran(command, "created 1"), *ran(command, "created 2")]
+        assert len(written(history, STATE)) == 2
+        assert len(section(write(history[2:], earlier=write(history[:2])), STATE)) == 2
+
+    @pytest.mark.parametrize("command", ["curl -X PUT https://x.example/orders/4", "kubectl apply -f x.yml"])
+    def test_a_command_that_sets_a_state_again_is_stated_once(self, command: str) -> None:
+        assert len(written([*ran(command, "old"), *ran(command, "new")], STATE)) == 1
+
     def test_unknown_tools_that_change_something(self) -> None:
         """A booking is stated with its arguments and its outcome."""
         answer = json.dumps({"reservation_id": "JG7FMM", "cabin": "economy", "payment": {"amount": -305}})

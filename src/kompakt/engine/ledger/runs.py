@@ -17,7 +17,7 @@ import msgspec
 from kompakt.engine.ledger.events import ToolUse
 from kompakt.engine.ledger.excerpts import as_code, harmless, one_line, quoted
 from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, speaks_of_tests, test_totals
-from kompakt.engine.ledger.extract.shell import only_prints, quotes, runs_something
+from kompakt.engine.ledger.extract.shell import Program, only_prints, programs, quotes, runs_something
 from kompakt.engine.ledger.items import RUNS, STATE, Item, ItemList
 
 MAX_COMMAND = 180
@@ -50,14 +50,25 @@ REPOSITORY_VALUE = 6
 """Value of the newest state of the repository that a command showed."""
 
 _SHARED_STATE = re.compile(
-    r"\bgit (?:-C \S+ )?(?:commit|push|merge|rebase|cherry-pick|checkout|switch|reset|revert|stash|tag|pull|am|clone"
-    r"|branch -[dDmM]|worktree (?:add|remove))\b"
-    r"|\bgh (?:pr|issue|release) (?:create|merge|close|comment|edit|review|checkout)\b"
-    r"|\b(?:npm|cargo|twine|poetry|uv) (?:publish|upload)\b"
-    r"|\b(?:kubectl|helm|terraform|docker|systemctl|aws|gcloud|az) "
+    r"git (?:commit|push|merge|rebase|cherry-pick|checkout|switch|reset|revert|stash(?! (?:list|show))|tag (?!-[ln])"
+    r"|pull|am|clone|branch -[dDmM]|worktree (?:add|remove))(?![\w-])"
+    r"|gh (?:pr|issue|release) (?:create|merge|close|comment|edit|review|checkout)\b"
+    r"|(?:npm|cargo|twine|poetry|uv) (?:publish|upload)\b"
+    r"|(?:kubectl|helm|terraform|docker|systemctl|aws|gcloud|az) "
     r"(?:apply|create|delete|install|upgrade|push|run|restart|start|stop|rm|deploy|s3 (?:cp|rm|sync))\b"
-    r"|\bcurl\b[^|;]*-X ?(?:POST|PUT|PATCH|DELETE)"
+    r"|curl [^\n]*?(?<= )(?:-X ?|--request[ =])(?:POST|PUT|PATCH|DELETE)\b"
 )
+"""Programs that change what others see, with what they do."""
+
+_TRIES = re.compile(r"--(?:dry-run|help|abort)(?:=.*)?")
+"""Arguments with which a program changes nothing."""
+
+_SETS = re.compile(
+    r"git (?:push|pull|checkout|switch)(?![\w-])|(?:kubectl|terraform) (?:apply|delete)\b|helm upgrade\b"
+    r"|(?:docker|systemctl) (?:restart|start|stop)\b|aws s3 sync\b"
+    r"|curl [^\n]*?(?<= )(?:-X ?|--request[ =])(?:PUT|DELETE)\b"
+)
+"""Programs that set a state, so that the same command again adds nothing. Others add something each time."""
 
 _NOISE_IN_KEY = re.compile(r"^(?:cd [^ &;]+ ?(?:&&|;) ?)+| ?2>&1| ?\| ?(?:tail|head|grep|cat|tee)\b.*$")
 
@@ -103,18 +114,16 @@ MAX_STATUS_LINES = 12
 BRANCH = "branch "
 """Begins the name of the state that a change of the branch changes."""
 
-_SWITCHES = re.compile(
-    r"\bgit (?:-C \S+ )?(?:checkout|switch) (?![^&;|\n]{0,200}(?<= )(?:--|\.)(?: |$))|\bgh pr checkout\b"
-)
-_MAKES_BRANCH = re.compile(r"\bgit (?:-C \S+ )?(?:checkout|switch) (?:-[bBcC]|--create|--orphan)\b")
+_SWITCHES = re.compile(r"git (?:checkout|switch) (?![^\n]{0,200}(?<= )(?:--|\.)(?: |$))|gh pr checkout\b")
+_MAKES_BRANCH = re.compile(r"git (?:checkout|switch) (?:-[bBcC]|--create|--orphan)\b")
 _SWITCHED = re.compile(
     r"Switched to |Already on '|HEAD is now at |Previous HEAD position |Your branch (?:is|and) |set up to track"
 )
 """What git answers to a change of the branch, and not when files are restored."""
 
 _BESIDE_SWITCH = re.compile(
-    r"\s*(?:cd|echo|pwd|ls|head|tail|gh pr checkout|git (?:-C \S+ )?"
-    r"(?:checkout|switch|fetch|pull|status|log|diff|show|rev-parse|branch(?! -[dDmM])|stash (?:pop|list|show)))\b[^`]*"
+    r"(?:cd|echo|pwd|ls|head|tail|gh pr checkout|git (?:checkout|switch|fetch|pull|status|log|diff|show|rev-parse"
+    r"|branch(?! -[dDmM])|stash (?:pop|list|show)))\b[^`]*"
 )
 """Commands of a chain whose effect is over with the next change of the branch."""
 
@@ -150,7 +159,7 @@ class Runs:
         assert event.result is not None
         failed = has_failed(event.result, event.effect)
         self._runs[command_key(command)] = (event.at, failed)
-        if not failed and _SHARED_STATE.search(command):
+        if not failed and changes_shared_state(command):
             self._repository.clear()
             self._newest_state[""] = self._newest_state[_changed_state(command, event.result.output)] = event.at
         elif not failed and (asked := _REPOSITORY.match(command)):
@@ -180,7 +189,7 @@ class Runs:
         assert event.result is not None
         output = event.result.output
         recency = self._items.recency(event.at)
-        if _SHARED_STATE.search(command):
+        if changes_shared_state(command):
             self._repository.clear()  # what was shown before no longer holds
             lines = [line for line in output.split("\n")[-8:] if line.strip() and not _NO_OUTPUT.fullmatch(line)]
             name = _changed_state(command, output)
@@ -303,21 +312,28 @@ def _repository_state(output: str, *, is_current: bool) -> str:
 def _changed_state(command: str, output: str) -> str:
     """Name what a command changed so that the next change overtakes it: the branch, or the same command again.
 
-    Empty for what lasts, such as a commit.
+    Empty for what lasts, such as a commit or an order.
     """
     if command.endswith("…") or len(command) > MAX_COMMAND:
         return ""
-    if _SWITCHES.search(command) and (_MAKES_BRANCH.search(command) or _SWITCHED.search(output)):
-        if all(map(_BESIDE_SWITCH.fullmatch, re.split(r"&&|[;|\n]", command))):
+    lines = [one.line for one in programs(command)]
+    switches = any(map(_MAKES_BRANCH.match, lines)) or _SWITCHED.search(output) is not None
+    if switches and any(map(_SWITCHES.match, lines)):
+        if all(map(_BESIDE_SWITCH.fullmatch, lines)):
             folder = _FOLDER.match(command)
             return f"{BRANCH}{folder[1] or folder[2]}" if folder else BRANCH
         return ""
-    return "" if _COMMIT.search(command) else one_line(command, MAX_COMMAND).replace("`", "'")
+    lasts = any(_SHARED_STATE.match(line) and not _SETS.match(line) for line in lines)
+    return "" if lasts else one_line(command, MAX_COMMAND).replace("`", "'")
 
 
 def changes_shared_state(command: str) -> bool:
     """Return whether a command changes what others see: a repository, a registry, a cluster."""
-    return _SHARED_STATE.search(command) is not None
+    return any(_SHARED_STATE.match(one.line) and not _only_tries(one) for one in programs(command))
+
+
+def _only_tries(program: Program) -> bool:
+    return any(map(_TRIES.fullmatch, program.words)) or (program.words[:2] == ["git", "push"] and "-n" in program.words)
 
 
 def _answer(event: ToolUse, command: str, output: str) -> str:
@@ -361,9 +377,8 @@ NOT_COMMITTED = "Edited after the last commit: "
 
 MAX_NAMED_FILES = 8
 
-_COMMIT = re.compile(r"g(?<!\w.)it(?: -[cC] \S+| --\S+)* (?:commit|merge|cherry-pick|rebase|am|revert|pull)(?![\w-])")
-_PUSH = re.compile(r"g(?<!\w.)(?:it(?: -[cC] \S+| --\S+)* push|h pr (?:create|merge))\b")
-"""Patterns with a fixed first letter, which is fast."""
+_COMMIT = re.compile(r"git (?:commit|merge|cherry-pick|rebase|am|revert|pull)(?![\w-])")
+_PUSH = re.compile(r"git push(?![\w-])|gh pr (?:create|merge)\b")
 
 _COMMIT_TOOL = re.compile(r"commit|push|merge|pull_request", re.IGNORECASE)
 
@@ -453,19 +468,27 @@ def _uses_commit_tool(event: ToolUse) -> bool:
 
 
 def _commits(event: ToolUse) -> bool:
-    return _has_passed(event, _COMMIT)
+    return _may_have_done(event, _COMMIT)
 
 
 def _pushes(event: ToolUse) -> bool:
-    return _has_passed(event, _PUSH)
+    return _may_have_done(event, _PUSH)
 
 
-def _has_passed(event: ToolUse, pattern: re.Pattern[str]) -> bool:
-    """Return whether a call is a command of a kind, and did not fail."""
+def _may_have_done(event: ToolUse, pattern: re.Pattern[str]) -> bool:
+    """Return whether a call is a chain with a program of a kind that may have succeeded.
+
+    If a chain failed, so did its last program or one before it. A program that others follow may have succeeded, and
+    so may what a program of another kind was given to run, as in ``ssh host "git push"``.
+    """
     command, result = event.effect.command, event.result
-    if command is None or result is None or not pattern.search(command):
+    if command is None or result is None or "g" not in command:
         return False
-    return not has_failed(result, event.effect)
+    chain = programs(command)
+    if has_failed(result, event.effect):
+        followed = [number for number, one in enumerate(chain) if one.end not in ("", "|")]
+        chain = chain[: followed[-1] + 1] if followed else []
+    return any((pattern.search if one.runs else pattern.match)(one.line) and not _only_tries(one) for one in chain)
 
 
 def _joined(earlier: Sequence[str], paths: Sequence[str]) -> list[str]:

@@ -56,10 +56,8 @@ def only_prints(command: str, *, is_cut: bool) -> bool:
 
 
 _LISTS = "cd ls find tree wc which pwd stat du df file type whoami hostname uname id env printenv date ps history for"
-_PRINTS = (
-    "cat head tail less more grep egrep rg ag nl sort uniq tr diff cut awk sed jq xxd strings echo printf test [ [["
-)
-_LOOKS = frozenset(f"{_LISTS} {_PRINTS} open view goto".split())
+_PRINTS = "cat head tail less more grep egrep rg ag nl sort uniq tr diff cut awk sed jq xxd strings echo printf [ [["
+_LOOKS = frozenset(f"{_LISTS} {_PRINTS} open view goto test".split())
 """Commands that only look at something or print it. A few only filter what others print."""
 
 _LOOKS_AT = re.compile(
@@ -80,21 +78,31 @@ _RUNS_NOTHING = frozenset(f"{_RECORDS} export sleep true".split())
 
 def runs_something(command: str) -> bool:
     """Return whether a command runs a program: a test, a build, a script. Unknown commands count as programs."""
-    return any(one.line.partition(" ")[0] not in _RUNS_NOTHING and not _looks(one) for one in programs(command))
+    return any(one.runs for one in programs(command))
 
 
 class Program(NamedTuple):
     """One command of a chain, by the program that it starts."""
 
-    line: str
-    """The name of the program and its arguments, on one line; ``?`` where a quote is not closed."""
+    words: list[str]
+    """The name of the program and its arguments; ``?`` alone where a quote is not closed."""
     end: str
     """The operator after it; empty at the end of the chain."""
 
+    @property
+    def line(self) -> str:
+        """The words on one line."""
+        return " ".join(" ".join(self.words).split())
+
+    @property
+    def runs(self) -> bool:
+        """Whether it may run something of the project, or any command that its arguments name."""
+        return self.words[0] not in _RUNS_NOTHING and not _looks(self)
+
 
 def _looks(program: Program) -> bool:
-    name, _, arguments = program.line.partition(" ")
-    if (name == "sed" and "-i" in arguments) or (name == "find" and "-exec" in arguments):
+    name, *arguments = program.words
+    if (name == "sed" and any(map(_IN_PLACE.match, arguments))) or (name == "find" and "-exec" in arguments):
         return False
     return name in _LOOKS or _LOOKS_AT.match(program.line) is not None
 
@@ -110,17 +118,15 @@ def programs(command: str) -> list[Program]:
         words = _from_program(one.words)
         inner = words[2:3] if words[:1] and words[0] in _SHELLS and words[1:2] in (["-c"], ["-lc"]) else []
         for text in [*one.substituted, *inner]:
-            found += [Program(_on_one_line(_from_program(each.words)), each.end or one.end) for each in _chain(text)]
+            found += [Program(_from_program(each.words), each.end or one.end) for each in _chain(text)]
         if not inner:
-            found.append(Program(_on_one_line(words) if one.end != "?" else "?", one.end))
-    return [one for one in found if one.line]
+            found.append(Program(words if one.end != "?" else ["?"], one.end))
+    return [one for one in found if one.words]
 
 
-def _on_one_line(words: list[str]) -> str:
-    return " ".join(" ".join(words).split())
-
-
+_IN_PLACE = re.compile(r"-i|--in-place")
 _SHELLS = frozenset(["bash", "sh", "zsh"])
+_READS_COMMANDS = re.compile(r"\b(?:ba|z|s)?sh\b")
 _BEFORE_PROGRAM = re.compile(
     r"\w+=(?!\$\().*|[!(){}]+|sudo|time|timeout|nohup|nice|command|env|if|then|else|elif|while|until|do|done|fi|esac"
 )
@@ -192,21 +198,28 @@ def _below(folder: str | None, path: str) -> str:
 
 
 def _without_documents(command: str) -> str:
-    """Remove here-documents, but not the rest of the line that starts one; a document has a last line."""
+    """Remove here-documents, but not the rest of the line that starts one, nor commands that a shell reads from it.
+
+    What has no last line is no document.
+    """
     if "<<" not in command:
         return command
     lines = command.split("\n")
     last = {line.strip(): number for number, line in enumerate(lines)}
     kept: list[str] = []
     until: list[str] = []
+    is_script = False
     for number, line in enumerate(lines):
         if until:
             if line.strip() == until[0]:
                 del until[0]
+            elif is_script:
+                kept.append(line)
             continue
         begun = ["".join(names) for names in _HEREDOC.findall(line)]
         if begun and all(last.get(name, 0) > number for name in begun):
-            until, line = begun, _HEREDOC.sub(" ", line)
+            until, is_script = begun, _READS_COMMANDS.search(line) is not None
+            line = _HEREDOC.sub(" ", line)
         kept.append(line)
     return "\n".join(kept)
 
@@ -281,7 +294,7 @@ def _tee(words: list[str]) -> Operations:
 def _edit(words: list[str]) -> Operations:
     """Yield what sed does: it changes files with -i, and reads them if it only prints."""
     names = _names(words[1:])
-    if any(word.startswith(("-i", "--in-place")) for word in words):
+    if any(map(_IN_PLACE.match, words)):
         return (("modified", name) for name in names[-1:])
     return (("read", name) for name in names[-1:] if any(_RANGE.fullmatch(word) for word in words))
 
