@@ -334,6 +334,25 @@ class TestExternalState:
         messages = did({"user_id": "omar", "amount": 50}, "Certificate 3 added.", name="send_certificate")
         assert written(messages, CHANGES) == ['send_certificate(user_id omar, amount 50) → "Certificate 3 added."']
 
+    @pytest.mark.parametrize(
+        ("name", "reads"),
+        [
+            ("update_order_status", False),
+            ("set_get_flag", False),
+            ("updateWaitTime", False),
+            ("mcp__search__create_issue", False),
+            ("notes.view:delete_page", False),
+            ("mcp__github__get_issue", True),
+            ("github_get_issue", True),
+            ("fetchOrderHistory", True),
+            ("browser_snapshot", True),
+            ("list_updates", True),
+        ],
+    )
+    def test_the_first_verb_of_a_name_says_whether_a_tool_only_reads(self, name: str, reads: bool) -> None:
+        text = write(did({"key": "a4"}, "Done for a4.", name=name))
+        assert bool(section(text, LOOKED)) == reads and bool(section(text, CHANGES)) != reads
+
     def test_a_lookup_that_found_nothing_says_so(self) -> None:
         messages = did({"origin": "SFO"}, "[]", name="search_flights")
         assert written(messages, LOOKED) == ["search_flights(origin SFO) → nothing"]
@@ -456,6 +475,22 @@ class TestChanges:
         assert edit_of({"oldText": "aaaa", "newText": "bbbb"}, "a.py").note == "`bbbb`, replacing `aaaa`"
         assert edit_of({"old_string": "", "new_string": "const (\n\tlimit = 40\n)"}, "a.go").note == "`limit = 40`"
         assert edit_of({}, "a.py").note == ""
+
+    def test_a_patch_of_a_file_whose_name_ends_alike_is_another_one(self) -> None:
+        patch = "*** Begin Patch\n*** Update File: data.py\n+x = 2\n*** Update File: a.py\n+y = 3\n*** End Patch"
+        assert edit_of({"input": patch}, "a.py").note == "`y = 3`"
+        diff = "--- a/src/a.py\n+++ b/src/a.py\n-x = 1\n+x = 2\n--- a/a.py\n+++ b/a.py\n-y = 1\n+y = 2"
+        assert edit_of({"patch": diff}, "a.py").note == "`y = 2`, replacing `y = 1`"
+        assert edit_of({"patch": diff}, "/w/src/a.py").note == "`x = 2`, replacing `x = 1`"
+
+    def test_a_failure_about_another_file_leaves_a_removal_stated(self) -> None:
+        def removed(error: str) -> list[str]:
+            return written(
+                ran("cd src && rm -v a.py; rm -f data.py", f"rm: {error}: No such file or directory"), CHANGES
+            )
+
+        assert "src/a.py: deleted" in removed("cannot remove 'lib/data.py'")
+        assert "src/a.py: deleted" not in removed("cannot remove 'a.py'")
 
     def test_lines_of_code_are_quoted_before_comments(self) -> None:
         text = "// limits of the reader\n// and of the writer\nlimit := 40\nfunc Open(name string) error {"

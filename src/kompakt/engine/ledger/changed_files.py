@@ -366,15 +366,35 @@ def _patched_lines(patch: str, path: str) -> tuple[list[str], list[str]]:
     """Return the lines that a patch removes from a file and those that it adds."""
     old: list[str] = []
     new: list[str] = []
+    lines = patch.split("\n")
+    named = [header[1].rstrip() for line in lines if (header := _PATCHED.match(line))]
+    wanted = max((name for name in named if _is_path(name, path)), key=len, default=None)
     is_here = False
-    for line in patch.split("\n"):
-        if line.startswith(("*** ", "+++ ", "--- ", "diff ")):
-            is_here = path in line or (is_here and not line.startswith(("*** Update", "*** Add", "*** Delete", "+++ ")))
-        elif is_here and line.startswith("-"):
+    for line in lines:
+        if header := _PATCHED.match(line):
+            is_here = header[1].rstrip() == wanted
+        elif is_here and line.startswith("-") and not line.startswith("--- "):
             old.append(line[1:])
         elif is_here and line.startswith("+"):
             new.append(line[1:])
     return old, new
+
+
+_PATCHED = re.compile(r"(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ (?:b/)?)([^\t\n]+)")
+"""The line of a patch that names the file of the lines after it."""
+
+_PATH_END = re.compile(r"[\s'\"`:,;()\[\]\u2018\u2019]+")
+
+
+def _is_path(name: str, path: str) -> bool:
+    """Return whether a text is a path, or the end of it from a folder on."""
+    name = name.removeprefix("./")
+    return bool(name) and f"/{path.removeprefix('./')}".endswith(f"/{name.lstrip('/')}")
+
+
+def names_path(line: str, path: str) -> bool:
+    """Return whether a line of an output names a path, or the end of it from a folder on."""
+    return any(_is_path(name.rstrip("."), path) for name in _PATH_END.split(line)) or f"'{path}'" in line
 
 
 def _cut(line: str) -> str:

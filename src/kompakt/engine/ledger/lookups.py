@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
 from kompakt.engine.ledger.events import RECENT_EVENTS, Event, Spoken, ToolUse
 from kompakt.engine.ledger.excerpts import (
@@ -84,14 +85,28 @@ MAX_LISTED = 40
 ONLY_LOOKUPS = "All calls so far were lookups and changed nothing"
 """Starts the line which says so."""
 
-_READ_VERBS = re.compile(
-    r"(?:[a-z0-9]+[_.:-]{1,2})*(?:get|list|read|search|find|grep|glob|view|look|lookup|fetch|query|show|describe|check|count|"
-    r"think|calculate|estimate|compare|ls|cat|web|open|inspect|status|output|history|info|screenshot|snapshot)(?![a-z])",
-    re.IGNORECASE,
+_LOOKS = (
+    "get list read search find grep glob view look lookup fetch query show describe check count ls cat open inspect"
 )
+_TELLS = "think calculate estimate compare web status output history info screenshot snapshot"
+_READS = frozenset(f"{_LOOKS} {_TELLS}".split())
+"""Words of which the first verb of a tool's name is one if the tool only reads."""
 
-_CALCULATES = re.compile(r"(?:[a-z0-9]+[_.:-]{1,2})*(?:calculate|calculator|think|sleep|wait)(?![a-z])", re.IGNORECASE)
-"""Names of tools whose answers follow from their input."""
+_CALCULATES = frozenset(["calculate", "calculator", "think", "sleep", "wait"])
+"""The same of tools whose answers follow from their input."""
+
+_CHANGES = re.compile(
+    r"accept|activate|add|allocate|append|apply|approve|archive|assign|attach|build|buy|call|cancel|change|"
+    r"charge|clear|click|close|complete|confirm|copy|create|deactivate|delete|deny|deploy|disable|drop|edit|"
+    r"enable|exec|execute|export|fill|finalize|finish|fix|grant|hide|import|insert|install|invite|invoke|kill|"
+    r"launch|lock|make|mark|merge|modify|move|notify|patch|pause|pay|place|post|press|publish|purchase|push|"
+    r"put|rebook|reboot|redeem|refund|register|reject|remove|rename|reopen|reorder|replace|reply|reschedule|"
+    r"reserve|reset|resolve|restart|restore|resume|retry|return|revert|revoke|rotate|run|save|schedule|send|"
+    r"set|share|ship|sign|start|stop|submit|subscribe|suspend|swap|switch|sync|terminate|toggle|transfer|"
+    r"trigger|unassign|unblock|undo|unlock|unsubscribe|update|upgrade|upload|upsert|validate|void|withdraw|"
+    r"write"
+)
+"""Verbs of tools that change something. Other words before the first verb say what a tool belongs to."""
 
 _DELEGATES = re.compile(r"(?:^|_)(?:task|agent|subagent|delegate|dispatch|spawn|skill)(?:$|_)")
 """Names of tools that start another agent, whose report comes later, or load instructions."""
@@ -160,8 +175,8 @@ class Lookups:
             if about:
                 self._started.setdefault(name, {})[quoted(one_line(about, MAX_QUOTE), MAX_QUOTE)] = None
             return
-        reads = _READ_VERBS.match(snake_case(name)) is not None
-        if (reads and lasting) or _CALCULATES.match(snake_case(name)):
+        reads = only_reads(name)
+        if (reads and lasting) or _first_verb(name) in _CALCULATES:
             return
         if reads and event.at < self._records_from and event.result.output.lstrip()[:1] in ("{", "["):
             return
@@ -270,7 +285,7 @@ class Lookups:
         names = Counter(event.call.name for event in self._events if type(event) is ToolUse)
         if any(item.section in (CHANGES, STATE) for item in self._items.all):
             return
-        if all(_READ_VERBS.match(snake_case(name)) for name in names):
+        if all(map(only_reads, names)):
             calls = ", ".join(f"{harmless(name)} ({count})" for name, count in names.most_common(MAX_NAMED_TOOLS))
             self._items.all.append(Item(STATE, -1, f"{ONLY_LOOKUPS}: {calls}", 16.0))
 
@@ -283,7 +298,15 @@ class Lookups:
 
 def only_reads(name: str) -> bool:
     """Return whether the name of a tool says that it only reads."""
-    return _READ_VERBS.match(snake_case(name)) is not None
+    return _first_verb(name) in _READS
+
+
+@lru_cache(maxsize=256)
+def _first_verb(name: str) -> str:
+    """Return the first verb in the name of a tool, without that of its server, as in ``mcp__server__get_x``."""
+    own = re.split(r"__|[.:/]", name.rstrip("_.:/"))[-1]
+    words = re.split(r"[_\W]+", snake_case(own))
+    return next((word for word in words if word in _READS or word in _CALCULATES or _CHANGES.fullmatch(word)), "")
 
 
 def tells_something(output: str) -> bool:

@@ -379,7 +379,7 @@ class Speech:
         reply = self._events[number + 1] if number + 1 < len(self._events) else None
         if type(reply) is not Spoken or reply.role != "user" or not self._is_hidden(reply):
             return ""
-        question, text = _question(event), user_message(reply.text)
+        question, text = _question(event), self._words[id(reply)]
         if len(words_of(question) - _ASKS_NOTHING) < ABOUT_WORDS:
             return question
         is_quoted = bool(question) and 0 < len(text) <= MAX_REPLY and text[-1] != "?"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kompakt.engine.ledger import conversation
-from kompakt.engine.ledger.changed_files import ChangedFiles, FileEdit, edit_of
+from kompakt.engine.ledger.changed_files import ChangedFiles, FileEdit, edit_of, names_path
 from kompakt.engine.ledger.events import RECENT_EVENTS, THOUGHT, Event, Spoken, ToolUse, with_actions
 from kompakt.engine.ledger.excerpts import PASSAGE, as_code, flat, harmless, one_line, passages, quoted, substance
 from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, refusal
@@ -130,7 +130,7 @@ class Statements:
                 return
             failures = failure_lines(result.output) if changed else []
             for how, path in changed:
-                if not any(path in line for line in failures):
+                if not any(names_path(line, path) for line in failures):
                     self._files.note(event.at, how, path, FileEdit(), looked=lookups.looked)
             if not self._runs.note_passed_command(event, effect.command, lasting=lasting):
                 lookups.note_looked(event)
