@@ -119,6 +119,7 @@ class TestUsersWords:
         [
             ("2", "2. Display the reason"),
             ("the second", "2. Display the reason"),
+            ("3", "Which one?"),
             ("let's go with option 1, please", "1. Remove the field - nobody reads it"),
             ("do both please", "1. Remove the field - nobody reads it … 2. Display the reason"),
         ],
@@ -129,7 +130,7 @@ class TestUsersWords:
         for history in (messages, notice):
             assert written(history, USER) == ["Clean up.", f'{reply} (reply to "{answered}")']
 
-    @pytest.mark.parametrize("reply", ["first, run the linter", "2 files are missing", "all good now", "3"])
+    @pytest.mark.parametrize("reply", ["first, run the linter", "2 files are missing", "all good now"])
     def test_words_that_choose_nothing_stand_alone(self, reply: str) -> None:
         messages = [user("Clean up."), *NOISE, assistant(self.LISTED), user(reply), *edited("a.py")]
         assert written(messages, USER)[1:] == [reply]
@@ -165,6 +166,39 @@ class TestUsersWords:
         before = [assistant(f"The limit is 40 now. {question}")] if question else []
         messages = [user("Clean up."), *NOISE, *before, user(reply), *ran("make"), user("Stop at part 4.")]
         assert written(messages, USER) == ["Clean up.", *said, "Stop at part 4."]
+
+    @pytest.mark.parametrize("said", ["Two files are left. ", "还剩两个文件。"])
+    @pytest.mark.parametrize(
+        ("asked", "reply"),
+        [
+            ("Does that look right so far?", "no"),
+            ("Shall I proceed?", "No, not yet."),
+            ("要删除旧的测试文件吗？", "不要"),
+            ("继续吗？", "不要"),
+            ("古いテストを削除しますか。", "いいえ"),
+            ("Soll ich die alten Tests der Module löschen?", "nein"),
+            ("هل أحذف الاختبارات القديمة؟", "لا"),
+            (
+                "Should the reader of the module keep its cache?",
+                "yes, but with a limit of 40 entries, so that " + "x" * 40,
+            ),
+        ],
+    )
+    def test_an_answer_is_kept_with_its_question_in_every_language(self, said: str, asked: str, reply: str) -> None:
+        before = [user("Clean up."), *NOISE, assistant(f"{said}{asked}"), user(reply)]
+        messages = [*before, assistant("Fine."), user("Now the header, please."), *NOISE]
+        assert written(messages, USER)[1] == f'{reply} (reply to "{asked}")'
+        assert "left" not in said or not any(asked in line for line in written(messages, FINDINGS))
+
+    def test_a_question_before_its_options_is_found(self) -> None:
+        asked = "Which store do you prefer for the index?\n1. Files\n2. SQLite\n3. Redis\n4. Memory"
+        messages = [user("Build it."), *NOISE, assistant(asked), user("whatever is fastest here"), *NOISE]
+        assert written(messages, USER)[1].endswith('(reply to "Which store do you prefer for the index?")')
+
+    @pytest.mark.parametrize("reply", ["no", "not that", "不要", "нет"])
+    def test_a_short_refusal_is_never_too_little(self, reply: str) -> None:
+        said = [assistant("x" * 400), user(reply), assistant("Fine."), user("Now the header."), *NOISE]
+        assert reply in written([user("Clean up."), *NOISE, *said], USER)
 
     @pytest.mark.parametrize(
         "reply", ["What does it do?", "Remove it, and all other helpers of the file that are unused."]

@@ -204,7 +204,11 @@ _NUMBER = re.compile(r"\d{1,2}[.)]")
 MOST_JOINED = 2.2
 """Length of a passage, relative to the usual one, up to which it takes in sentences that depend on it."""
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'`(*\[\d])")
+_SENTENCE_END = re.compile(
+    r"(?<=[.!?\u061f\u3002\uff01\uff1f])\s+"
+    r"(?=[A-Z\"'`(*\[\d\u00c0-\u00de\u0391-\u03a9\u0410-\u042f\u0590-\u0eff\u3040-\u9fff\uac00-\ud7a3])"
+)
+"""The space between two sentences. The next one begins with a capital, or with a letter of a script without them."""
 
 
 def passages(
@@ -278,10 +282,30 @@ def lacks_subject(passage: str) -> bool:
     return len(passage) < MAX_ANNOUNCEMENT and _PRONOUN.match(passage) is not None
 
 
+_ASKS = re.compile(r"[?\uff1f\u061f\u037e][\"')\u201d\u300d]?$|(?:\u304b|\u5417|\u55ce|\uae4c)[\u3002.]?$")
+"""The end of a question: a question mark, or a particle of Japanese, Chinese or Korean."""
+
+_STOP = re.compile(r"(?<=[\u3002\uff01\uff1f])")
+
+
+def is_question(text: str) -> bool:
+    """Return whether a text ends with a question, in any language that marks it."""
+    return _ASKS.search(text[-4:]) is not None
+
+
 def last_question(line: str) -> str:
     """Return the last sentence of a line if it is a question."""
     sentence = _SENTENCE_END.split(_MARKUP.sub("", line))[-1].strip(" *_")
-    return sentence if sentence.endswith("?") else ""
+    sentence = next((part for part in reversed(_STOP.split(sentence)) if part), "")
+    return sentence if is_question(sentence) else ""
+
+
+_OTHER_SCRIPT = re.compile(r"[^\W\d_a-zA-Z\u00aa-\u02ff]")
+
+
+def is_latin(text: str) -> bool:
+    """Return whether a text has no letters of other scripts, of which no single words are known here."""
+    return text.isascii() or _OTHER_SCRIPT.search(text) is None
 
 
 def _announces(sentence: str) -> bool:

@@ -16,6 +16,8 @@ from kompakt.engine.ledger.excerpts import (
     PASSAGE,
     facts_of,
     harmless,
+    is_latin,
+    is_question,
     lacks_subject,
     last_question,
     one_line,
@@ -32,6 +34,9 @@ from kompakt.engine.ledger.runs import command_key
 
 MAX_REPLY = 60
 """Characters of a message that is quoted with the question it answers."""
+
+MAX_ANSWER = 200
+"""The same of an answer to a question that says what it is about."""
 
 MAX_QUESTION = 200
 """Characters kept of that question."""
@@ -240,6 +245,9 @@ _ASKS_NOTHING = words_of(
 
 _NAMES_CODE = re.compile(r"[`/_]|\w\.\w|\w\(\)|[a-z][A-Z]|\"")
 
+_REFUSES = re.compile(r"\b(?:no|nope|not|never|none|neither)\b|n['\u2019]?t\b", re.IGNORECASE)
+"""A word that makes a short message a decision."""
+
 _SHORT_WORD = re.compile(r"\w{3,}")
 
 _POINTS = _ASKS_NOTHING | set(
@@ -379,11 +387,10 @@ class Speech:
         reply = self._events[number + 1] if number + 1 < len(self._events) else None
         if type(reply) is not Spoken or reply.role != "user" or not self._is_hidden(reply):
             return ""
-        question, text = _question(event), self._words[id(reply)]
-        if len(words_of(question) - _ASKS_NOTHING) < ABOUT_WORDS:
+        question = _question(event)
+        if not _is_about_something(question) or question in _answered_by(self._words[id(reply)], event):
             return question
-        is_quoted = bool(question) and 0 < len(text) <= MAX_REPLY and text[-1] != "?"
-        return question if is_quoted and question in _answered_by(text, event) else ""
+        return ""
 
     def _passed_later(self, number: int) -> bool:
         """Return whether the newest command before a text failed and passed later."""
@@ -421,11 +428,10 @@ class Speech:
             return
         text = self._words[id(event)]
         is_new = event.at >= self._newest_user
-        if 0 < len(text) <= MAX_REPLY and not text.endswith("?"):  # "yes" says nothing by itself
-            if answered := _answered_by(text, before):
-                text = f"{text} (reply to {quoted(answered, MAX_QUESTION)})"
-                self._items.add(USER, event.at, text, 14.0 if is_new else 8.0)
-                return
+        if answered := _answered_by(text, before):  # "yes" says nothing by itself
+            value = 16.0 if STRICT.search(text) else 14.0 if is_new else 8.0
+            self._items.add(USER, event.at, f"{text} (reply to {quoted(answered, MAX_QUESTION)})", value)
+            return
         if len(text) <= MAX_REPLY and _SAYS_NOTHING.fullmatch(text):
             return
         parts = passages(text, 400, keep_all=True)
@@ -499,7 +505,7 @@ class Speech:
         event = self._events[number]
         if type(event) is not Spoken or _REJECTS.match(event.text):
             return False
-        if len(event.text) > (MAX_SPENT_QUESTION if event.text.rstrip().endswith("?") else MAX_REPLY):
+        if len(event.text) > (MAX_SPENT_QUESTION if is_question(event.text.rstrip()) else MAX_REPLY):
             return False
         for place in range(number + 1, len(self._events)):
             later = self._events[place]
@@ -512,7 +518,9 @@ class Speech:
 
 def _says_little(text: str) -> bool:
     """Return whether a short message of the user names nothing, as in "do that again"."""
-    if len(text) > MAX_REPLY or any(map(str.isdigit, text)) or _NAMES_CODE.search(text):
+    if len(text) > MAX_REPLY or not is_latin(text) or any(map(str.isdigit, text)) or _NAMES_CODE.search(text):
+        return False
+    if _REFUSES.search(text):
         return False
     return set(_SHORT_WORD.findall(text.lower())) <= _POINTS
 
@@ -618,15 +626,24 @@ def _answered_by(reply: str, before: Event | None) -> str:
     if type(before) is not Spoken or before.role != "assistant":
         return ""
     question = _question(before)
-    if len(words_of(question) - _ASKS_NOTHING) < ABOUT_WORDS:
-        question = ""
+    is_about = _is_about_something(question)
+    if not 0 < len(reply) <= (MAX_ANSWER if is_about else MAX_REPLY) or is_question(reply):
+        return ""
     if choice := _CHOOSES.match(reply):
         if chosen := _chosen_items(choice, before.text):
-            return f"{chosen} … {question}" if question else chosen
-    if question or not _REFERS_BACK.match(reply) or _SAYS_NOTHING.fullmatch(reply):
-        return question
+            return f"{chosen} … {question}" if is_about else chosen
+    if question:
+        decides = not is_latin(reply) or _REFERS_BACK.match(reply) or (choice and choice.end() == len(reply))
+        return question if is_about or (decides and not _SAYS_NOTHING.fullmatch(reply)) else ""
+    if len(reply) > MAX_REPLY or not _REFERS_BACK.match(reply) or _SAYS_NOTHING.fullmatch(reply):
+        return ""
     last = next((part for part in reversed(passages(before.text[-MAX_QUESTION * 10 :])) if part[-1:] != "?"), "")
-    return last if len(last) <= MAX_QUESTION and len(words_of(last) - _ASKS_NOTHING) >= ABOUT_WORDS else ""
+    return last if len(last) <= MAX_QUESTION and _is_about_something(last) else ""
+
+
+def _is_about_something(text: str) -> bool:
+    """Return whether a question or a statement says what it is about, and not only "shall I go on?"."""
+    return not is_latin(text) or len(words_of(text) - _ASKS_NOTHING) >= ABOUT_WORDS
 
 
 def _chosen_items(choice: re.Match[str], text: str) -> str:
@@ -651,5 +668,7 @@ def _question(event: Event) -> str:
     """Return the question with which the assistant ended a text, if it did."""
     if type(event) is not Spoken or event.role != "assistant":
         return ""
-    lines = [line.strip() for line in event.text[-1_000:].split("\n") if line.strip()]
+    lines = [line.strip() for line in event.text[-MAX_REQUEST_WORDS:].split("\n") if line.strip()]
+    while len(lines) > 3 and _LISTED.match(lines[-1]):  # the answers to choose from
+        lines.pop()
     return next((found for line in reversed(lines[-3:]) if (found := last_question(line))), "")
