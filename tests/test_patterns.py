@@ -1,8 +1,9 @@
 """Every regular expression of the package takes linear time on any text.
 
 Patterns are found by walking the modules, so new ones are tested automatically. Each gets long texts that repeat one
-unit: common characters, and for each repetition in the pattern what it repeats, after what precedes it. On texts of
-this length, quadratic work takes a hundred times as long as linear work, so the verdict does not depend on the machine.
+unit: common characters, and for each repetition in the pattern what it repeats, after what precedes it and together
+with it. On texts of this length, quadratic work takes a hundred times as long as linear work, so the verdict does not
+depend on the machine.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import pytest
 
 import kompakt
 
-SIZES = (1_000, 4_000, 16_000)
-"""Text lengths in characters. Short ones come first, so that a cubic pattern does not run for hours."""
+SIZES = (30, 60, 90, 120, 1_000, 4_000, 16_000)
+"""Text lengths in characters. Short ones come first, so that an exponential or cubic pattern does not run for hours."""
 
 SECONDS = 0.06
 """Seconds. A linear pattern takes less for the longest text; quadratic ones take at least twice as long."""
@@ -46,6 +47,12 @@ UNITS = [
     *("_", "=", '"', "'", "`", "#", "*", "~", "@", "|", "+", "é", "a ", "1 ", "a.", "a/", "a_", "a-", "a:", "a=", "aA"),
     *("a1", '"a"', "<a>", "<a ", " \n", "a\n", "::", "m1"),
 ]
+
+BRANCHES = 4
+"""Alternatives of a repetition that are tried."""
+
+MAX_REPEATED = 3
+"""Highest bound of a repetition that is repeated fully in a text."""
 
 _METHODS = {"match", "fullmatch", "search", "finditer", "findall", "sub", "subn", "split"}
 _ANCHORED = {"match", "fullmatch"}
@@ -180,7 +187,7 @@ def _is_in(sign: str, item: Any) -> bool:
 
 
 def _example(tree: Any, branch: int = 0) -> str:
-    """Return a text that roughly matches a pattern or a part of it."""
+    """Return a text that roughly matches a pattern or a part of it; later branches repeat short repetitions fully."""
     out: list[str] = []
     for kind, value in tree:
         if kind is op.LITERAL:
@@ -190,7 +197,8 @@ def _example(tree: Any, branch: int = 0) -> str:
         elif kind in (op.ANY, op.NOT_LITERAL, op.GROUPREF):
             out.append("x")
         elif kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
-            out.append(_example(value[2], branch) * max(1, value[0]))
+            most = value[1] if branch and value[1] <= MAX_REPEATED else 1
+            out.append(_example(value[2], branch) * max(most, value[0]))
         elif kind is op.SUBPATTERN:
             out.append(_example(value[-1], branch))
         elif kind is op.ATOMIC_GROUP:
@@ -207,7 +215,12 @@ def _repeated(tree: Any, before: str = "") -> Iterator[tuple[str, str]]:
         if kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
             body = value[2]
             if value[1] > 1:
-                yield from ((before, _example(body, branch)) for branch in range(3))
+                for branch in range(BRANCHES):
+                    unit = _example(body, branch)
+                    yield before, unit
+                    if before:  # the pattern is tried again at every unit
+                        yield "", before + unit
+                        yield "", (before + unit)[:-1]
                 if len(body) == 1 and body[0][0] is op.IN and body[0][1][0][0] is not op.NEGATE:
                     yield from ((before, _one(one)) for one in body[0][1])
             yield from _repeated(body, before)

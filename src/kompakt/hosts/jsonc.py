@@ -275,7 +275,7 @@ def _without_comma(text: str, at: int) -> str:
 
 
 def _without_comments(text: str) -> str:
-    return re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+    return re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", "", text, flags=re.DOTALL)
 
 
 def _rendered(value: Any, indent: str, text: str) -> str:
