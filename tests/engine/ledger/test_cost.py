@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import process_time
+from typing import Any
 
 import pytest
 from tests.engine.ledger.sample_ledgers import did, ran, write
@@ -12,11 +13,13 @@ from tests.histories.messages import assistant, user
 
 from kompakt.engine.admission.kinds.log import IDS
 from kompakt.engine.ledger import statements
-from kompakt.engine.ledger.events import RECENT_EVENTS
+from kompakt.engine.ledger.events import RECENT_EVENTS, Event, Spoken, ToolUse
 from kompakt.engine.ledger.excerpts import one_line, quoted
 from kompakt.engine.ledger.extract.shell import file_operations, quotes
+from kompakt.engine.ledger.items import ItemList
 from kompakt.engine.ledger.ledger import Ledger
-from kompakt.model.messages import Message
+from kompakt.engine.ledger.speech import Speech
+from kompakt.model.messages import Message, ToolCall, ToolResult
 
 SIZE = 300_000
 SECONDS = 8.0
@@ -115,3 +118,47 @@ def test_long_arguments_are_compared_with_a_long_answer_in_linear_time() -> None
     messages = did({"order_id": "A1", "items": [2_999] * 100_000}, json.dumps(answer), name="update_order")
     assert "update_order" in write(messages, 2_000)
     assert process_time() - start < SECONDS
+
+
+class CountedEvents(list[Event]):
+    """Events of which each look at one is counted."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[Event]:
+        for event in super().__iter__():
+            self.looks += 1
+            yield event
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        self.looks += len(found) if isinstance(place, slice) else 1
+        return found
+
+
+CALL = ToolCall("c", "bash", {"command": "make"})
+SUMMARY = f"This session is being continued from a previous conversation.\n{'It is 40. ' * 120}\nNext Steps: none"
+SPEECHES: dict[str, Callable[[int], list[Event]]] = {
+    "corrections": lambda at: [
+        Spoken(at, "assistant", f"The cache of part {at} is never filled by the reader."),
+        Spoken(at, "user", f"You said:\nThe cache of part {at} is never filled by the reader.\nIt is filled."),
+        Spoken(at, "assistant", "I was wrong."),
+    ],
+    "summaries": lambda at: [Spoken(at, "user", SUMMARY), ToolUse(at, CALL)],
+    "failures": lambda at: [Spoken(at, "assistant", f"Run {at} failed because the key is wrong.")],
+}
+
+
+@pytest.mark.parametrize("make", SPEECHES.values(), ids=SPEECHES)
+def test_a_text_is_compared_with_few_others_however_many_there_are(make: Callable[[int], list[Event]]) -> None:
+    looks: list[int] = []
+    for size in (500, 4_000):
+        failed = ToolUse(0, CALL, 0, ToolResult("c", "boom", is_error=True))
+        passed = ToolUse(size, CALL, size, ToolResult("c", "ok"))
+        events = CountedEvents([failed, *(event for at in range(size) for event in make(at)), passed])
+        speech = Speech(ItemList(str, size), events, lambda event: True, lambda event: False)
+        for number, event in enumerate(list(events)):
+            if type(event) is Spoken:
+                speech.read(number, event)
+        looks.append(events.looks)
+    assert looks[1] < 16 * looks[0]

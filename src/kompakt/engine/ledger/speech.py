@@ -141,12 +141,13 @@ MIN_SETTLED_BEFORE_REPORT = 2.3
 MAX_ANNOUNCED = 140
 """Characters of a remark that leads to an edit and says nothing else."""
 
-MAX_STEPS, MAX_LATER = 2, 200
-"""Calls after a remark among which the edit is looked for that it leads to, and commands after a failed one among which
-a run that passed is looked for."""
+MAX_STEPS, MAX_APART = 2, 200
+"""Calls after a remark among which the edit is looked for that it leads to, and events before and after a remark among
+which a command that failed, and a run of it that passed, are looked for."""
 
-MIN_REPEATED = 30
-"""Characters of a line by which a message of the user repeats an earlier statement."""
+MIN_REPEATED, MAX_ALIKE = 30, 8
+"""Characters of a line by which a message of the user repeats an earlier statement, and different lines with the same
+beginning of this length that are looked for."""
 
 _INTENDS = re.compile(
     r"(?:(?:ok|okay|so|now|then|next|first|finally|also|and|but|wait|hmm|actually|therefore|good|great)\b[,.!]? ){0,2}"
@@ -305,6 +306,9 @@ class Speech:
         self._answered = _answered_text(events, is_hidden)
         self._is_hidden = is_hidden
         self._next_call, self._report = _turns(events)
+        calls = [event.at for event in events if type(event) is ToolUse]
+        self._resumed = calls[-MIN_RESUMED] if len(calls) >= MIN_RESUMED else -1
+        """Position before which a summary was followed by enough calls that its next steps count as done."""
 
     def read(self, number: int, event: Spoken) -> None:
         """Add a hidden text, given its number among the events."""
@@ -394,16 +398,17 @@ class Speech:
 
     def _passed_later(self, number: int) -> bool:
         """Return whether the newest command before a text failed and passed later."""
-        place = number - 1
-        while place >= 0 and (type(event := self._events[place]) is not ToolUse or event.effect.command is None):
+        for event in reversed(self._events[max(0, number - MAX_APART) : number]):
             if type(event) is Spoken and event.role == "user":
                 return False
-            place -= 1
-        event = self._events[place]
-        if place < 0 or type(event) is not ToolUse or not _ended(event, failed=True):
+            if type(event) is ToolUse and event.effect.command is not None:
+                break
+        else:
+            return False
+        if not _ended(event, failed=True):
             return False
         key = command_key(event.effect.command or "")
-        later = [one for one in self._events[number : number + MAX_LATER] if type(one) is ToolUse]
+        later = [one for one in self._events[number : number + MAX_APART] if type(one) is ToolUse]
         return any(command_key(one.effect.command or "") == key and _ended(one, failed=False) for one in later)
 
     def _before(self, number: int) -> Event | None:
@@ -422,7 +427,7 @@ class Speech:
             if len(event.text) > MIN_SUMMARY:  # a summary that another agent wrote: findings, but not the user's words
                 opening = _CONTINUED.match(event.text)
                 said = event.text[opening.end() :] if opening else event.text
-                if opening and (steps := _RESUMED.search(said)) and self._is_resumed(event):
+                if opening and (steps := _RESUMED.search(said)) and event.at < self._resumed:
                     said = said[: steps.start()]
                 self._read_assistant(Spoken(event.at, "assistant", said), NEW_SPEECHES + 1, scale=FOREIGN_VALUE)
             return
@@ -446,10 +451,6 @@ class Speech:
             else:
                 value = 6.0 if number == last else 3.0
             self._items.add(USER, event.at, part, value, passage=number, passages=last + 1)
-
-    def _is_resumed(self, summary: Spoken) -> bool:
-        """Return whether the assistant has worked on after a summary."""
-        return sum(type(event) is ToolUse and event.at > summary.at for event in self._events) >= MIN_RESUMED
 
     def _read_assistant(
         self,
@@ -588,22 +589,44 @@ def _rejected(
     replies: Sequence[tuple[Spoken, Spoken, Spoken | None]], words: Mapping[int, str], events: Sequence[Event]
 ) -> set[int]:
     """Return the texts of the assistant that the user's next words reject, or that it then takes back itself."""
-    found = set[int]()
-    for said, reply, then in replies:
-        if _is_rejected(said, words[id(reply)]):
-            found.add(id(said))
-        if then is not None and then.role == "assistant" and _CONCEDES.match(then.text):
-            found |= _taken_back(said, reply, events)
-    return found
+    conceded = [
+        (said, reply)
+        for said, reply, then in replies
+        if then is not None and then.role == "assistant" and _CONCEDES.match(then.text)
+    ]
+    rejected = {id(said) for said, reply, _ in replies if _is_rejected(said, words[id(reply)])}
+    return rejected | _taken_back(conceded, events)
 
 
-def _taken_back(said: Spoken, reply: Spoken, events: Sequence[Event]) -> set[int]:
-    """Return the texts that a conceding answer takes back: those that the user repeats, or else the last one."""
-    parts = re.split(r"\n|: |\d\. ", reply.text[:MAX_REQUEST_WORDS])
-    repeated = [plain for part in parts if len(plain := _plain(part)) >= MIN_REPEATED]
-    texts = (event for event in events if type(event) is Spoken and event.role == "assistant" and event.at < reply.at)
-    repeating = {id(one) for one in texts if any(line in _plain(one.text) for line in repeated)} if repeated else set()
-    return repeating or {id(said)}
+def _taken_back(conceded: Sequence[tuple[Spoken, Spoken]], events: Sequence[Event]) -> set[int]:
+    """Return the texts that conceding answers take back: those that the user repeats, or else the last one.
+
+    Each text is read once, however many answers concede something.
+    """
+    repeated = [(said, reply, _repeatable(reply.text)) for said, reply in conceded]
+    wanted: dict[str, dict[str, int]] = {}  # when each line was last repeated, by the beginning of the line
+    for _, reply, lines in repeated:
+        for line in lines:
+            alike = wanted.setdefault(line[:MIN_REPEATED], {})
+            if line in alike or len(alike) < MAX_ALIKE:
+                alike[line] = reply.at
+    found, first = set[int](), dict[str, int]()
+    for text in (event for event in events if type(event) is Spoken and event.role == "assistant") if wanted else ():
+        plain = _plain(text.text)
+        for place in range(len(plain) - MIN_REPEATED + 1):
+            for line, at in wanted.get(plain[place : place + MIN_REPEATED], {}).items():
+                if text.at < at and plain.startswith(line, place):
+                    found.add(id(text))
+                    first.setdefault(line, text.at)
+    return found | {
+        id(said) for said, reply, lines in repeated if not any(first.get(line, reply.at) < reply.at for line in lines)
+    }
+
+
+def _repeatable(text: str) -> list[str]:
+    """Return the lines of a message that may repeat an earlier statement."""
+    parts = re.split(r"\n|: |\d\. ", text[:MAX_REQUEST_WORDS])
+    return [plain for part in parts if len(plain := _plain(part)) >= MIN_REPEATED]
 
 
 def _plain(text: str) -> str:
