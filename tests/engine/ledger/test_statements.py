@@ -479,6 +479,20 @@ class TestChanges:
         again = written(edited("/srv/shop/project/src/f1.py", "y = 1", "y = 2"), CHANGES, earlier=write(messages))
         assert next(line.partition(";")[0] for line in again if "f1.py" in line) == "f1.py: edited 2 times"
 
+    def test_every_file_is_the_same_file_in_a_later_pass(self) -> None:
+        """Hidden files of the common folder, and files of which only a relative path is known."""
+        paths = [f"/srv/shop/{name}" for name in ("a.py", "b.py", ".env", ".ci/run.sh", "~x", "..y", "c d.py")]
+        messages = [message for path in (*paths, "a.py", ".env", "./c.py", "../d.py") for message in edited(path)]
+        again = written(messages, CHANGES, earlier=write(messages))
+        assert len(again) == 12 and all(": edited 2 times;" in line for line in again[1:])
+
+    def test_files_that_are_written_alike_are_both_stated(self) -> None:
+        messages = [*edited("src/a b.py", "x = 1", "x = 2"), *edited("src/a\u200bb.py", "y = 1", "y = 2")]
+        assert [line.partition(",")[0] for line in written(messages, CHANGES)] == [
+            "src/a b.py: edited; `x = 2`",
+            "src/a b.py: edited; `y = 2`",
+        ]
+
     def test_a_file_that_commands_name_by_a_relative_path_is_the_same_file(self) -> None:
         messages = [
             *edited("/srv/shop/src/a.py"),

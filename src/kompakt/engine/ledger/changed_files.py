@@ -39,6 +39,9 @@ _SCRATCH = ("/tmp/", "/var/tmp/", "/private/tmp/")
 ROOTED = "Paths are relative to "
 """Starts the line that names the folder of the files that were changed."""
 
+_NOT_IN_ROOT = ("/", "~", "./", "../")
+"""Starts a path that is not relative to that folder; ``./`` one that is relative to a folder that is not known."""
+
 _MIN_ROOTED = 3
 """Files from which naming their folder once saves room."""
 
@@ -122,14 +125,16 @@ class ChangedFiles:
         file = _earlier_file(text, reference, at)
         if file is None:
             return False
-        file.path = file.path if file.path.startswith(("/", "~", ".")) else self._earlier_folder + file.path
+        if not file.path.startswith(_NOT_IN_ROOT):
+            file.path = self._earlier_folder + file.path
+        file.path = file.path.removeprefix("./")
         self._files[file.path] = file
         return True
 
     def _located(self, path: str) -> str:
         """Return the absolute form of a relative path, if another call named the same file in full."""
         path = path.removeprefix("./")
-        if path.startswith(("/", "~", "..")):
+        if path.startswith(_NOT_IN_ROOT):
             return path
         _, folder, name = path.rpartition("/")
         known = self._in_full.get(name, "")
@@ -173,10 +178,11 @@ class ChangedFiles:
             self._items.all.append(Item(CHANGES, -2, f"{ROOTED}{harmless(root)}", 100))
         all_scratch = all(file.path.startswith(_SCRATCH) for file in files)
         for file in files:
-            in_root = file.path.startswith(root)
-            file.path = file.path.removeprefix(root)
-            if root and not in_root and not file.path.startswith(("/", "~", ".")):
-                file.path = f"./{file.path}"  # relative to a folder that is not known
+            inside = file.path.removeprefix(root)
+            if root and inside == file.path and not inside.startswith(_NOT_IN_ROOT):
+                file.path = f"./{inside}"
+            elif not inside.startswith(_NOT_IN_ROOT):  # a later pass would read it as a path outside
+                file.path = inside
             notes = _ordered_notes(file.notes)
             scale = SCRATCH_VALUE if file.path.startswith(_SCRATCH) and not all_scratch else 1
             self._items.all.append(Item(CHANGES, file.at, file.text(), FILE_VALUE * scale, file.reference))

@@ -219,27 +219,27 @@ def _filled(ranked: Sequence[Item], room: float) -> tuple[list[Item], bool]:
     left = room - 60  # headings
     shares = {section: share * room for section, share in SHARES.items()}
     chosen: dict[int, Item] = {}
-    shorter: dict[str, Item] = {}
-    """Chosen items that a longer one may replace, by their text."""
-    extended: set[str] = set()
+    shorter: dict[tuple[float, str], Item] = {}
+    """Chosen items that a longer one may replace, by position and text."""
+    extended: set[tuple[float, str]] = set()
     skipped: list[Item] = []
     is_complete = True
     for by_share, candidates in ((True, ranked), (False, skipped)):
         for item in candidates:
-            if item.section == CHANGES and item.text in extended:
+            if item.section == CHANGES and (item.at, item.text) in extended:
                 continue
-            replaced = shorter.get(item.extends) if item.extends else None
+            replaced = shorter.get((item.at, item.extends)) if item.extends else None
             tokens = _tokens(item) - (_tokens(replaced) if replaced is not None else 0)
             share = shares.get(item.section, room)
             if by_share and tokens > share:
                 skipped.append(item)
             elif tokens <= left:
                 if replaced is not None:
-                    del chosen[id(replaced)]
+                    del chosen[id(replaced)], shorter[item.at, item.extends]
                 if item.extends:
-                    extended.add(item.extends)
+                    extended.add((item.at, item.extends))
                 elif item.section == CHANGES:
-                    shorter[item.text] = item
+                    shorter[item.at, item.text] = item
                 chosen[id(item)] = item
                 left -= tokens
                 shares[item.section] = share - tokens
