@@ -130,7 +130,16 @@ class TestUsersWords:
         for history in (messages, notice):
             assert written(history, USER) == ["Clean up.", f'{reply} (reply to "{answered}")']
 
-    @pytest.mark.parametrize("reply", ["first, run the linter", "2 files are missing", "all good now"])
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            "first, run the linter",
+            "2 files are missing",
+            "all good now",
+            "the la\u017ft",  # letters that match s and i where case is ignored
+            "the f\u0131rst one",
+        ],
+    )
     def test_words_that_choose_nothing_stand_alone(self, reply: str) -> None:
         messages = [user("Clean up."), *NOISE, assistant(self.LISTED), user(reply), *edited("a.py")]
         assert written(messages, USER)[1:] == [reply]
@@ -911,6 +920,10 @@ class TestConversations:
             item.text == "John: They really, motivate several gardeners to plant tomatoes"
             for item in conversation.items_of(spoken)
         )
+
+    def test_letters_whose_lower_case_is_longer_are_read(self) -> None:
+        said = "\u0130zmit has tomatoes behind the greenhouse of the station."
+        assert written([user(said), assistant("Maria: I planted them yesterday.")], TALK)[0] == f"user: {said[:-1]}"
 
     def test_a_later_pass_keeps_dates_and_speakers(self) -> None:
         first = write(self.talk(3))

@@ -197,7 +197,7 @@ def _is_opener(clause: str) -> bool:
 def _trimmed(text: str, rarities: Mapping[str, float]) -> str:
     """Drop the clauses at either end of a sentence that have no rare word in them: greetings, fillers, feelings."""
     clauses = [clause.strip() for clause in _CLAUSE_END.split(text) if clause.strip()]
-    telling = [any(rarities[word] for word in _WORD.findall(clause.lower())) for clause in clauses]
+    telling = [any(rarities[word.lower()] for word in _WORD.findall(clause)) for clause in clauses]
     while len(clauses) > 1 and not telling[-1]:
         clauses.pop()
         telling.pop()

@@ -107,7 +107,7 @@ MAX_CHOICE, MAX_CHOICES = 90, 4
 _CHOOSES = re.compile(
     r"(?:(?:ok|okay|yes|no|let's|lets|let us|please|go with|go for|do|take|use|try|i'll take"
     r"|i(?:'d)? (?:prefer|like|choose|want|say))\b[ ,]{0,3})*"
-    r"(?:(?P<all>both|all(?: of them| three| four)?)|(?P<the>the )?(?P<nth>first|second|third|fourth|last)"
+    r"(?:(?P<all>both|all(?: of them| three| four)?)|(?P<the>the )?(?P<nth>(?a:first|second|third|fourth|last))"
     r"(?(the)(?: one| option)?|(?=\W*$))"
     r"|(?:the )?(?:option |number |#)(?P<named>\d{1,2}|[a-h])|(?P<bare>\d{1,2}|[a-h]))"
     r"(?=\W*$|[.,;:!)](?!\w)| (?:please|then|and|but)\b)",
