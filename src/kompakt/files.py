@@ -144,8 +144,8 @@ def _chosen(name: str, found: list[Transcript], session: str | None) -> Loaded:
         index = 0
     elif session in names:
         index = names.index(session)
-    elif session.isdigit() and 1 <= int(session) <= len(found):
-        index = int(session) - 1
+    elif session in (numbers := [str(number) for number in range(1, len(found) + 1)]):
+        index = numbers.index(session)
     else:
         some = ", ".join(names[:MAX_NAMES]) + (" …" if len(names) > MAX_NAMES else "")
         listed = f"the file has {len(names)}: {some}" if len(names) > 1 else "the file has one session without a name"

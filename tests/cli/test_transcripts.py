@@ -84,6 +84,7 @@ class TestSessions:
         done = kom("count", f"{name}#i2")
         assert (done.code, done.err) == (0, "")
         refused(kom("check", f"{name}#i9"), "no session 'i9'; the file has 2: i1, i2")
+        refused(kom("check", f"{name}#\u00b2"), "no session '\u00b2'; the file has 2: i1, i2")
 
     @pytest.mark.parametrize("session", ["task-1.trial-0", "2"])
     @pytest.mark.parametrize("command", ["check", "count", "compact", "repair", "recall", "import"])

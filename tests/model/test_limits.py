@@ -88,7 +88,10 @@ class TestNames:
 
     @pytest.mark.parametrize(
         ("spelled", "context"),
-        [("claude-sonnet-4-5[1m]", 1_000_000), ("anthropic.claude-3-sonnet-20240229-v1:0:28k", 28_000)],
+        [
+            ("claude-sonnet-4-5[1m]", 1_000_000),
+            ("anthropic.claude-3-sonnet-20240229-v1:0:28k", 28_000),
+        ],
     )
     def test_a_window_in_the_name_counts(self, spelled: str, context: int) -> None:
         """A name that states its window is believed."""
@@ -100,6 +103,12 @@ class TestNames:
         assert base_name(key) == key
         assert limits(key).model == key
         assert limits(f"router/{key.upper()}").model == key
+
+    @pytest.mark.filterwarnings("ignore::kompakt.model.limits.UnknownModelWarning")
+    @pytest.mark.parametrize("name", [f"claude-sonnet-4-5[{'9' * 5_000}k]", f"claude-{'9' * 5_000}"])
+    def test_a_name_with_a_very_long_number_gets_limits(self, name: str) -> None:
+        """Python refuses to read integers of more than 4,300 digits."""
+        assert 0 < limits(name).context < 2_000_000
 
     @given(st.text(max_size=60))
     def test_any_text_gets_limits(self, name: str) -> None:

@@ -19,6 +19,12 @@ def request(*messages: Body, **fields: Any) -> Body:
     return {"model": "claude-sonnet-4-5", "max_tokens": 100, "tools": tools, "messages": list(messages), **fields}
 
 
+def test_a_model_with_a_very_long_number_is_read() -> None:
+    """Python refuses to read integers of more than 4,300 digits."""
+    body = request(USER, {"role": "system", "content": "Be brief."}, model=f"claude-{'9' * 5_000}")
+    assert kompakt.check(body, "anthropic") is not None
+
+
 class TestEmptiedMessages:
     def test_a_resting_history_drops_an_answer_that_is_only_an_open_server_call(self) -> None:
         """When the user writes next, the open call is dropped, and no assistant message without content remains."""

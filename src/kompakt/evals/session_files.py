@@ -114,7 +114,7 @@ def _from_transcript(transcript: Transcript, name: str) -> RecordedSession:
 # A dialogue between two people over several sessions, with questions. Each turn becomes one Chat message, so the
 # index of a message is the index of the turn and evidence can be resolved to messages.
 
-_SESSION = re.compile(r"session_(\d+)")
+_SESSION = re.compile(r"session_(\d{1,9})")
 _SEPARATORS = re.compile(r"[;,\s]+")
 _MARK = b'"conversation"'
 

@@ -34,7 +34,7 @@ becomes exactly 2e-07.
 
 _SCALE = {"k": 1_000, "m": 1_000_000}
 
-_STATED_WINDOW = re.compile(r"(?:\[(\d+)([km])\]|(?<=:\d):(\d+)(k))$")
+_STATED_WINDOW = re.compile(r"(?:\[(\d{1,9})([km])\]|(?<=:\d):(\d{1,9})(k))$")
 """A window written into the name: `claude-sonnet-4-5[1m]` (Claude Code), `…-v1:0:200k` (Bedrock provisioned)."""
 
 _MAX_NAME = 200

@@ -25,6 +25,7 @@ from tests.agent.clients.test_clients import (
 
 from kompakt.agent.client import Delta
 from kompakt.agent.clients import base as calling
+from kompakt.agent.clients.failures import failure_in_body
 from kompakt.errors import Overflowed, ProviderRefused, ProviderUnavailable
 
 
@@ -51,6 +52,12 @@ def said(format: str, message: str, status: int = 400, **fields: Any) -> Plan:
 def cut(plan: Plan, share: float) -> Plan:
     """Break off a stream."""
     return plan._replace(body=plan.body[: int(len(plan.body) * share)], cut=True)
+
+
+@pytest.mark.parametrize("code", ["\u00b2", "9" * 5_000, "\u0665\u0660\u0660"])
+def test_a_code_that_is_no_status_is_a_name(code: str) -> None:
+    """Some digits are no numbers, and Python refuses to read integers of more than 4,300 digits."""
+    assert failure_in_body({"error": {"code": code, "message": "no"}}).status is None
 
 
 @each_format

@@ -71,6 +71,12 @@ class TestSupported:
 
 
 class TestUnsupported:
+    def test_a_number_of_thousands_of_digits_is_looked_up(self) -> None:
+        """Python refuses to read integers of more than 4,300 digits."""
+        number = "7" * 5_000
+        assert "7777" not in checked(f"The capacity was raised to {number} tokens.")
+        assert number in checked(f"The id is {number} here.", user(f"The id is {number}."))
+
     @pytest.mark.parametrize(
         "sentence",
         [

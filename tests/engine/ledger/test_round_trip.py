@@ -86,6 +86,14 @@ class TestReadingBack:
         assert narrative_of(text).startswith("It went well.")
         assert parse(text).items == parse(ledger).items
 
+    def test_very_long_numbers_are_no_counts(self) -> None:
+        """Python refuses to read integers of more than 4,300 digits."""
+        long = "9" * 5_000
+        lines = [f"{SECTIONS[USER]} ({long} of {long} shown)", "- Go.", SECTIONS[CHANGES]]
+        earlier = "\n".join([HEADING, *lines, f"- a.py: edited {long} times"])
+        assert parse(earlier).left_out.total() == 0
+        assert "Never push." in write([user("Never push."), *ran("make")], earlier=earlier)
+
     def test_writing_twice_changes_nothing(self) -> None:
         messages = [user("Never push."), *did({"path": "a.py", "old": "x = 1", "new": "x = 2"}), *ran("make", "built")]
         once = write(messages)

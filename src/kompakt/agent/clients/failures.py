@@ -27,6 +27,9 @@ _TEMPORARY = re.compile(
 )
 """Names of temporary errors."""
 
+_STATUS = re.compile(r"[45]\d\d", re.ASCII)
+"""Matches an HTTP status of a failure."""
+
 _BARE = re.compile(r"(?:[\s\d]|error code:?)*", re.IGNORECASE)
 """Matches what SDKs say of a response without a body."""
 
@@ -74,12 +77,12 @@ def failure_from(error: Exception) -> AttemptFailed:
 def failure_in_body(body: object) -> AttemptFailed:
     """Read an error that arrived in place of an answer; only its name tells whether a retry may help."""
     names = list(_names(body, depth=0))
-    statuses = [int(name) for name in names if name.isdigit() and 400 <= int(name) < 600]
+    statuses = [int(name) for name in names if _STATUS.fullmatch(name)]
     status = statuses[0] if statuses else None
     if status is not None:
         retryable = status in RETRYABLE or status >= 500
     else:
-        named = [name for name in names if not name.isdigit() and name not in ("error", "response.failed")]
+        named = [name for name in names if not name.isdecimal() and name not in ("error", "response.failed")]
         retryable = not named or any(_TEMPORARY.search(name) for name in named)
     return AttemptFailed(_text(body, None), retryable=retryable, status=status, body=body)
 

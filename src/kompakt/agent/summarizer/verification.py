@@ -32,6 +32,9 @@ MIN_STEM = 6
 MIN_NUMBER = 100
 """Smallest whole number without a unit that is looked up: smaller ones are often counted by the model itself."""
 
+MAX_DIGITS = 18
+"""Characters of the longest number that is read; a longer one is an id and no count."""
+
 MIN_MEASURE = 10
 """Smallest whole number with a unit that is looked up, for the same reason."""
 
@@ -386,7 +389,7 @@ def _is_measured(found: re.Match[str], text: str) -> bool:
     if _ROUNDED.search(text[: found.start()].rstrip(" ")):
         return False
     number = found["number"].replace(",", "")
-    if "." in number or found["currency"]:
+    if "." in number or found["currency"] or len(number) > MAX_DIGITS:
         return True
     return int(number) >= (MIN_MEASURE if found["unit"] else MIN_NUMBER)
 

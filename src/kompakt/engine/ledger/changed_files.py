@@ -47,7 +47,7 @@ _MIN_ROOTED = 3
 
 _EARLIER_FILE = re.compile(
     r"""(?P<path>[^:`"]{1,400}):[ ](?P<how>created,[ ]then[ ]edited|created|edited|rewritten|deleted)
-        (?:[ ](?P<count>\d+)[ ]times)?(?:;[ ](?P<note>.*))?""",
+        (?:[ ](?P<count>\d{1,9})[ ]times)?(?:;[ ](?P<note>.*))?""",
     re.VERBOSE,
 )
 

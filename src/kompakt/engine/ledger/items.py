@@ -83,7 +83,7 @@ MAX_TRANSCRIPT_LINE = 200
 COUNTED = (USER, TALK, FINDINGS, RUNS, LOOKED)
 """Sections whose headings say how many of their entries are shown. The others are short, or name every file."""
 
-_SHOWN = re.compile(r" \((\d+) of (\d+) shown\)\Z")
+_SHOWN = re.compile(r" \((\d{1,9}) of (\d{1,9}) shown\)\Z")
 
 _SECTION_OF = {heading: section for section, heading in SECTIONS.items()} | {"## What was only looked at": LOOKED}
 """Sections by their headings, with one that stored sessions may contain."""

@@ -26,7 +26,9 @@ SUCCESS = (
 _BAD = ("fail", "error", "timed", "timeout", "interrupt", "reject", "denied", "abort", "panic", "cancel", "killed")
 FAILURE = rf"{words(*_BAD)}|{_EXIT}-?[1-9]\d*|non-?zero|not found|✗|✘|❌"
 
-_CODE = re.compile(r"\bexit(?:ed)?(?: with)?(?: code| status)[ \"']*+(?:[:=] *+)?(-?\d+)|\"exit_code\": ?(-?\d+)", re.I)
+_CODE = re.compile(
+    r"\bexit(?:ed)?(?: with)?(?: code| status)[ \"']*+(?:[:=] *+)?(-?\d{1,9})|\"exit_code\": ?(-?\d{1,9})", re.I
+)
 _PENDING = re.compile(r"running in (?:the )?background|still running", re.I)
 
 

@@ -289,7 +289,7 @@ def takes_system(model: object) -> bool:
 
 def version(model: str) -> tuple[int, int] | None:
     """Return the version in the name of a Claude model, before or after the family name."""
-    found = re.search(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)", model)
+    found = re.search(r"claude-(?:[a-z]+-)?(\d{1,9})(?:[-.](\d{1,2}))?(?!\d)", model)
     return (int(found[1]), int(found[2] or 0)) if found else None
 
 
