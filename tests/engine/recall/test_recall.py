@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from time import process_time
 from typing import Any
 
 import msgspec
@@ -527,6 +528,22 @@ class TestSurface:
         """An unknown format is named."""
         with pytest.raises(UnknownFormat, match="telegram"):
             kompakt.recall_tool("telegram")
+
+    def test_the_time_to_index_a_long_part_is_linear_in_its_length(self) -> None:
+        """What is true of a whole part or call is worked out once, not for each passage."""
+        demand, tags = "Never do this again here.\n", "<environment_context>x</environment_context>\n" * 10
+        for make in (
+            lambda size: [user(tags + demand * size)],
+            lambda size: [assistant(ToolCall("c1", "write", json.dumps({"path": "a", "content": demand * size})))],
+            lambda size: [assistant(ToolCall("c1", "write", {"content": demand * size})), tool(demand * size)],
+        ):
+            taken: list[float] = []
+            for size in (2_000, 32_000):
+                messages = make(size)
+                start = process_time()
+                Index(messages)
+                taken.append(process_time() - start)
+            assert taken[1] < 60 * taken[0]
 
     def test_an_index_reports_its_size(self) -> None:
         """Passages are counted, and messages."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
 
+from kompakt.engine.ledger.extract.user_words import binding
 from kompakt.engine.recall.embeddings import Meaning, available
-from kompakt.engine.recall.passages import Passage, exact, is_demand, is_recall, passages_of, spoken, subject_of
+from kompakt.engine.recall.passages import Passage, exact, is_by_user, is_recall, passages_of, spoken, subject_of
 from kompakt.engine.recall.terms import TIME_TERMS, stamp, tally, terms
 from kompakt.model.messages import Message, Part, Text, ToolCall, ToolResult
 
@@ -103,20 +105,21 @@ class Index:
         number = len(self._messages) if number is None else number
         self._messages[number] = message
         self.calls.update((part.id, part) for part in message.parts if type(part) is ToolCall)
-        for passage, text in passages_of(message, number):
-            if within is not None and not within(passage):
+        for place, divided in groupby(passages_of(message, number), key=lambda one: one[0].part):
+            part = message.parts[place]
+            passages = [one for one in divided if within is None or within(one[0])]
+            if not passages or is_recall(part, self.calls):
                 continue
-            part = message.parts[passage.part]
-            if is_recall(part, self.calls):
-                continue
-            speaker = self._note_start(message, passage, text)
             call = part if type(part) is ToolCall else self.calls.get(getattr(part, "call_id", ""))
-            self._made_by.append(self._note_result(part, call, number))
-            self._add(passage, tally(text), speaker, f"{call.name} {subject_of(call)}" if call is not None else "")
-            self.questions.append(_QUESTION.search(text, max(0, len(text) - _QUESTION_END)) is not None)
-            self.demands.append(is_demand(message, part, text))
-            if self.meaning is not None and type(part) is Text:
-                self.meaning.add(len(self.passages) - 1, text)
+            subject = f"{call.name} {subject_of(call)}" if call is not None else ""
+            made_by, by_user = self._note_result(part, call, number), is_by_user(message, part)
+            for passage, text in passages:
+                self._add(passage, tally(text), self._note_start(message, passage, text), subject)
+                self._made_by.append(made_by)
+                self.questions.append(_QUESTION.search(text, max(0, len(text) - _QUESTION_END)) is not None)
+                self.demands.append(by_user and bool(binding(text)))
+                if self.meaning is not None and type(part) is Text:
+                    self.meaning.add(len(self.passages) - 1, text)
 
     def _note_result(self, part: Part, call: ToolCall | None, number: int) -> int:
         """Record the latest result of a call. A call with other arguments does not make a result out of date."""

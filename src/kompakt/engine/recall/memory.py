@@ -11,9 +11,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
+from kompakt.engine.ledger.extract.user_words import binding
 from kompakt.engine.recall.answer import AnswerPassage, Recalled, answer, label
 from kompakt.engine.recall.index import Index
-from kompakt.engine.recall.passages import Passage, exact, is_demand, is_own, is_recall, spoken, subject_of
+from kompakt.engine.recall.passages import Passage, exact, is_by_user, is_own, is_recall, spoken, subject_of
 from kompakt.engine.recall.restore import Reference, fetch, fetch_with_results, read_query, text_lines
 from kompakt.engine.recall.search import search
 from kompakt.engine.recall.terms import asks_for_rules, roots
@@ -228,9 +229,9 @@ class Memory:
         """Iterate over the blocks with demands of the user: message, part, block."""
         for number, message in enumerate(self._messages):
             for place, part in enumerate(message.parts):
-                text = part.text if type(part) is Text and message.role == "user" else ""
+                text = part.text if type(part) is Text and is_by_user(message, part) else ""
                 for start in range(0, len(text), BLOCK_CHARS):
-                    if is_demand(message, part, text[start : start + BLOCK_CHARS]):
+                    if binding(text[start : start + BLOCK_CHARS]):
                         yield number, place, start // BLOCK_CHARS
 
     def _blocks(self, wanted: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:

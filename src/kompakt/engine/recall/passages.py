@@ -12,7 +12,7 @@ from itertools import islice
 
 import msgspec
 
-from kompakt.engine.ledger.extract.user_words import STRICT, binding, is_injected
+from kompakt.engine.ledger.extract.user_words import is_injected
 from kompakt.model import phrases
 from kompakt.model.json import decode_text, json_text
 from kompakt.model.messages import Json, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
@@ -106,11 +106,11 @@ def is_recall(part: Part, calls: Mapping[str, ToolCall]) -> bool:
     return isinstance(value, dict) and list(value) == ["query"]
 
 
-def is_demand(message: Message, part: Part, text: str) -> bool:
-    """Return whether the user demands or forbids something in a text of a part."""
+def is_by_user(message: Message, part: Part) -> bool:
+    """Return whether a part is a text that the user wrote. It is read whole, so ask once, not for each passage."""
     if message.role != "user" or message.source_id is not None or type(part) is not Text:
         return False
-    return bool(STRICT.search(text) and binding(text)) and not is_injected(part.text)
+    return not is_injected(part.text)
 
 
 def spoken(part: Part) -> str:
