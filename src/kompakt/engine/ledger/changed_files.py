@@ -10,6 +10,7 @@ import math
 import os.path
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 
 import msgspec
@@ -370,20 +371,26 @@ def _telling(lines: list[str]) -> Iterator[str]:
 
 def _patched_lines(patch: str, path: str) -> tuple[list[str], list[str]]:
     """Return the lines that a patch removes from a file and those that it adds."""
-    old: list[str] = []
-    new: list[str] = []
-    lines = patch.split("\n")
-    named = [header[1].rstrip() for line in lines if (header := _PATCHED.match(line))]
-    wanted = max((name for name in named if _is_path(name, path)), key=len, default=None)
-    is_here = False
-    for line in lines:
+    files = _patched_files(patch)
+    name = path.removeprefix("./").lstrip("/")
+    while name not in files and "/" in name:  # a patch may name files from a folder on
+        name = name.partition("/")[2]
+    return files.get(name, ([], []))
+
+
+@lru_cache(maxsize=4)
+def _patched_files(patch: str) -> dict[str, tuple[list[str], list[str]]]:
+    """Return the lines that a patch removes and adds, by file. It is asked once for each of its files."""
+    files: dict[str, tuple[list[str], list[str]]] = {}
+    old, new = list[str](), list[str]()
+    for line in patch.split("\n"):
         if header := _PATCHED.match(line):
-            is_here = header[1].rstrip() == wanted
-        elif is_here and line.startswith("-") and not line.startswith("--- "):
+            old, new = files.setdefault(header[1].rstrip().removeprefix("./").lstrip("/"), ([], []))
+        elif line.startswith("-") and not line.startswith("--- "):
             old.append(line[1:])
-        elif is_here and line.startswith("+"):
+        elif line.startswith("+"):
             new.append(line[1:])
-    return old, new
+    return files
 
 
 _PATCHED = re.compile(r"(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ (?:b/)?)([^\t\n]+)")

@@ -105,7 +105,7 @@ _VALUE = re.compile(r"[/\d]")
 
 _REPOSITORY = re.compile(
     r"\s*(?:cd [^&;|]+(?:&&|;)\s*)?git(?: -C \S+)? (?:--no-pager )?"
-    r"(status|branch --show-current|log|stash list)(?: -n \d+| -{1,2}[\w-]+)*(?: 2>&1)?\s*$"
+    r"(status|branch --show-current|log|stash list)(?: -n \d+| -[\w-]+)*(?: 2>&1)?\s*$"
 )
 """Commands that show the state of a repository and nothing else."""
 
