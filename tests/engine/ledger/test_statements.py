@@ -1057,6 +1057,30 @@ class TestWhatIsMissing:
         shown = len(section(text, USER))
         assert f"## What the user asked for and decided, in order ({shown} of 20 shown)" in text and 3 < shown < 20
 
+    @pytest.mark.parametrize("at_once", [True, False])
+    def test_every_section_counts_its_entries(self, at_once: bool) -> None:
+        """Files of one patch are entries of their own; a longer line and further notes on a file are none."""
+        names = [f"src/module_{n}/reader_of_part_{n}.py" for n in range(30)]
+        parts = "".join(f"*** Update File: {name}\n+limit = {len(name)}\n" for name in names)
+        patch = did({"input": f"*** Begin Patch\n{parts}*** End Patch"}, name="apply_patch")
+        history = [user("Fix it."), *(patch if at_once else [part for name in names for part in edited(name)])]
+        tasks = [{"content": f"Write the section about reader {n}", "status": "pending"} for n in range(30)]
+        text = write([*history, *did({"todos": tasks})], 500)
+        shown = {name: len(section(text, name)) for name in (CHANGES, STATE)}
+        assert f"## Changes made ({shown[CHANGES]} of 30 shown)" in text and 3 < shown[CHANGES] < 30
+        assert f"external state ({shown[STATE]} of 31 shown)" in text and 3 < shown[STATE] < 31
+        assert "shown)" not in write([*history, *did({"todos": tasks})])
+        again = write(edited(names[0], "y = 1", "y = 2"), earlier=text)
+        assert f"## Changes made ({shown[CHANGES]} of up to " in again or "of up to 31 shown)" in again
+
+    def test_what_is_not_worth_a_line_is_counted(self) -> None:
+        messages = [user("Fix it."), *NOISE, user("and again"), *NOISE, user("Now the header."), *NOISE]
+        assert "in order (2 of 3 shown)" in write(messages)
+
+    def test_a_list_of_files_says_how_many_it_leaves_out(self) -> None:
+        calls = [part for n in range(45) for part in did({"file_path": f"/w/a{n}.py"}, "x", name="Read")]
+        assert written(calls, LOOKED)[0].startswith("/w: 5 others, a5.py, a6.py")
+
     def test_a_complete_section_has_no_count(self) -> None:
         assert "shown)" not in write(self.history())
 

@@ -43,6 +43,9 @@ ROOTED = "Paths are relative to "
 _NOT_IN_ROOT = ("/", "~", "./", "../")
 """Starts a path that is not relative to that folder; ``./`` one that is relative to a folder that is not known."""
 
+ALSO = "also in "
+"""Starts a line with further changes of a file."""
+
 _MIN_ROOTED = 3
 """Files from which naming their folder once saves room."""
 
@@ -176,7 +179,7 @@ class ChangedFiles:
         files = [file for file in self._files.values() if not (file.is_new and self._is_gone(file))]
         root = _common_folder([file.path for file in files if file.path.startswith("/")])
         if root:
-            self._items.all.append(Item(CHANGES, -2, f"{ROOTED}{harmless(root)}", 100))
+            self._items.all.append(Item(CHANGES, -2, f"{ROOTED}{harmless(root)}", 100, is_note=True))
         all_scratch = all(file.path.startswith(_SCRATCH) for file in files)
         for file in files:
             inside = file.path.removeprefix(root)
@@ -194,8 +197,9 @@ class ChangedFiles:
             short = file.path.rsplit("/", 1)[-1]
             more = [note for note in notes[1:] if tells_much(note) and not _is_part(note, notes[0])]
             for rank, note in enumerate(more[: MAX_NOTES - 1], 1):
-                text = f"also in {harmless(short)}: {note}"
-                self._items.all.append(Item(CHANGES, file.at + rank / 1_000, text, 2.5 / (1 + 0.2 * rank)))
+                text = f"{ALSO}{harmless(short)}: {note}"
+                value = 2.5 / (1 + 0.2 * rank)
+                self._items.all.append(Item(CHANGES, file.at + rank / 1_000, text, value, is_note=True))
 
 
 def _earlier_file(text: str, reference: str, at: float) -> FileChanges | None:

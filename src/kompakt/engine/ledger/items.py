@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 
 import msgspec
@@ -80,10 +80,10 @@ SHORT_ROW = 40
 MAX_TRANSCRIPT_LINE = 200
 """Characters kept of each line of an open round's transcript."""
 
-COUNTED = (USER, TALK, FINDINGS, RUNS, LOOKED)
-"""Sections whose headings say how many of their entries are shown. The others are short, or name every file."""
+RESTATED = (STATE, CHANGES)
+"""Sections in which a later pass may state again what an earlier one left out, so that only a limit is known."""
 
-_SHOWN = re.compile(r" \((\d{1,9}) of (\d{1,9}) shown\)\Z")
+_SHOWN = re.compile(r" \((\d{1,9}) of (?:up to )?(\d{1,9}) shown\)\Z")
 
 _SECTION_OF = {heading: section for section, heading in SECTIONS.items()} | {"## What was only looked at": LOOKED}
 """Sections by their headings, with one that stored sessions may contain."""
@@ -108,6 +108,8 @@ class Item(msgspec.Struct, gc=False):
     """Text of a shorter item that this one replaces where there is room for both."""
     origin: str = ""
     """Tool whose report this is; the text is then quoted."""
+    is_note: bool = False
+    """Whether this only adds to other entries, and is none that a heading counts."""
     label: str = ""
     """Group within the section, written on a line of its own: the date of a conversation, the heading of a table."""
 
@@ -152,12 +154,24 @@ def section_of(line: str) -> str | None:
 
 
 def entries(items: Iterable[Item]) -> Counter[str]:
-    """Count the entries of each section: passages of one message are one entry."""
-    return Counter(section for section, _ in {(item.section, item.at) for item in items})
+    """Count the entries of each section: passages of one message, and a line and its longer form, are one entry."""
+    counted = {
+        (item.section, item.at, item.extends or item.text if item.passages == 1 else "")
+        for item in items
+        if not item.is_note
+    }
+    return Counter(section for section, _, _ in counted)
 
 
-def write(items: Sequence[Item], totals: Mapping[str, int] | None = None) -> str:
-    """Write items as a ledger; nothing when there are none. ``totals`` has the entries that each section could have."""
+_NONE: Counter[str] = Counter()
+
+
+def write(items: Sequence[Item], totals: Counter[str] = _NONE, left_out: Counter[str] = _NONE) -> str:
+    """Write items as a ledger; nothing when there are none.
+
+    ``totals`` has the entries that each section could have, and ``left_out`` those of them that an earlier pass did not
+    write.
+    """
     if not items:
         return ""
     lines = [HEADING]
@@ -165,8 +179,9 @@ def write(items: Sequence[Item], totals: Mapping[str, int] | None = None) -> str
     for section, heading in SECTIONS.items():
         chosen = [item for item in items if item.section == section]
         if chosen:
-            if totals and section in COUNTED and shown[section] < totals[section]:
-                heading = f"{heading} ({shown[section]} of {totals[section]} shown)"
+            if shown[section] < totals[section]:
+                limit = "up to " if section in RESTATED and left_out[section] else ""
+                heading = f"{heading} ({shown[section]} of {limit}{totals[section]} shown)"
             starts: dict[str, float] = {}
             for item in chosen:
                 starts[item.label] = min(item.at, starts.get(item.label, item.at))

@@ -182,12 +182,12 @@ def _chosen(items: Sequence[Item], left_out: Counter[str], room: int, count: Cal
         (item for item in items if item.value >= LEAST_VALUE),
         key=lambda item: (-item.value / (_tokens(item) ** COST_POWER + OVERHEAD), -item.at, item.passage),
     )
-    totals = entries(ranked) + left_out
+    totals = entries(items) + left_out
     # An estimate that fits and one that does not close in on the room. The measured size places the next attempt.
     estimate, fitting, over, best = float(room), 0.0, float("inf"), ""
     for attempt in range(_ATTEMPTS):
         chosen, is_complete = _filled(ranked, estimate)
-        text = write(chosen, totals)
+        text = write(chosen, totals, left_out)
         if not text:
             break
         tokens = count(text)
@@ -198,7 +198,7 @@ def _chosen(items: Sequence[Item], left_out: Counter[str], room: int, count: Cal
         else:
             over = estimate
             if not best and attempt == _ATTEMPTS - 1:
-                best = _shrunk(chosen, totals, room, count)
+                best = _shrunk(chosen, totals, left_out, room, count)
         wanted = estimate * room / tokens * (1 - _SLACK / 2)
         if not fitting < wanted < over:
             wanted = (fitting + min(over, 2 * room)) / 2
@@ -250,11 +250,13 @@ def _filled(ranked: Sequence[Item], room: float) -> tuple[list[Item], bool]:
     return list(chosen.values()), is_complete
 
 
-def _shrunk(chosen: list[Item], totals: Counter[str], room: int, count: Callable[[str], int]) -> str:
+def _shrunk(
+    chosen: list[Item], totals: Counter[str], left_out: Counter[str], room: int, count: Callable[[str], int]
+) -> str:
     """Drop the least valuable items until the text fits."""
     while chosen:
         chosen = chosen[: len(chosen) * 3 // 4]
-        text = write(chosen, totals)
+        text = write(chosen, totals, left_out)
         if count(text) <= room:
             return text
     return ""

@@ -79,6 +79,9 @@ MAX_NAMED_TOOLS = 6
 MAX_STARTED = 12
 """Newest tasks given to other agents that are named."""
 
+MAX_ADDRESSES = 6
+"""Newest addresses that are named."""
+
 MAX_LISTED = 40
 """Newest files of one folder that are named as looked at."""
 
@@ -228,16 +231,16 @@ class Lookups:
     def finish(self, changed_files: set[str]) -> None:
         """Add tasks of other agents, and files that were looked at and not changed."""
         for name, given in self._started.items():
-            text = f"Started {harmless(name)}: {'; '.join(list(given)[-MAX_STARTED:])}"
+            text = f"Started {harmless(name)}: {_newest(list(given), MAX_STARTED, '; ')}"
             self._items.all.append(Item(LOOKED, self._items.upto, text, 2.0))
         for folder, names in self.looked.items():
-            listed = [name for name in names if name not in changed_files][-MAX_LISTED:]
+            listed = [name for name in names if name not in changed_files]
             if not listed:
                 continue
             if folder:
-                text = f"{harmless(folder)}: {harmless(', '.join(listed))}"
+                text = f"{harmless(folder)}: {harmless(_newest(listed, MAX_LISTED, ', '))}"
             else:
-                text = "; ".join(as_code(name, 90) for name in listed[-6:])
+                text = _newest([as_code(name, 90) for name in listed], MAX_ADDRESSES, "; ")
             self._items.all.append(Item(LOOKED, self._items.upto, text, 2.0))
 
     def tabulate(self) -> None:
@@ -287,6 +290,7 @@ class Lookups:
             return
         if all(map(only_reads, names)):
             calls = ", ".join(f"{harmless(name)} ({count})" for name, count in names.most_common(MAX_NAMED_TOOLS))
+            calls += f" and {len(names) - MAX_NAMED_TOOLS} other tools" if len(names) > MAX_NAMED_TOOLS else ""
             self._items.all.append(Item(STATE, -1, f"{ONLY_LOOKUPS}: {calls}", 16.0))
 
     def _add_lookup(self, event: ToolUse) -> None:
@@ -294,6 +298,11 @@ class Lookups:
         given = flat(dict(event.effect.fields), 220)
         text = f"{harmless(event.call.name)}({given}) → {answer_text(event.result.output, MAX_LOOKUP)}"
         self._items.add(LOOKED, event.at, text, 5 + 2 * self._items.recency(event.at), partial=True)
+
+
+def _newest(names: Sequence[str], most: int, gap: str) -> str:
+    """List the newest names, and say how many others there are."""
+    return gap.join([*([f"{len(names) - most} others"] if len(names) > most else []), *names[-most:]])
 
 
 def only_reads(name: str) -> bool:

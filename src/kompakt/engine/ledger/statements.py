@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kompakt.engine.ledger import conversation
-from kompakt.engine.ledger.changed_files import ChangedFiles, FileEdit, edit_of, names_path
+from kompakt.engine.ledger.changed_files import ALSO, ChangedFiles, FileEdit, edit_of, names_path
 from kompakt.engine.ledger.events import RECENT_EVENTS, THOUGHT, Event, Spoken, ToolUse, with_actions
 from kompakt.engine.ledger.excerpts import PASSAGE, as_code, flat, harmless, one_line, passages, quoted, substance
 from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, refusal
@@ -175,7 +175,9 @@ class Statements:
                 value = 2.6 * substance(part) if section == FINDINGS else _EARLIER_VALUE[section]
                 if section == LOOKED and label:
                     value = TABLE_VALUE + len(part) / CELL_CHARS
-                self._items.all.append(Item(section, at, part, value, reference, place, len(parts), label=label))
+                item = Item(section, at, part, value, reference, place, len(parts), label=label)
+                item.is_note = section == CHANGES and part.startswith(ALSO)
+                self._items.all.append(item)
 
 
 def _fades(event: Event) -> bool:
