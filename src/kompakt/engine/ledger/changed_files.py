@@ -187,7 +187,7 @@ class ChangedFiles:
                 file.path = f"./{inside}"
             elif not inside.startswith(_NOT_IN_ROOT):  # a later pass would read it as a path outside
                 file.path = inside
-            notes = _ordered_notes(file.notes)
+            notes = _ordered_notes(file.notes) if file.how != "deleted" else []
             scale = SCRATCH_VALUE if file.path.startswith(_SCRATCH) and not all_scratch else 1
             self._items.all.append(Item(CHANGES, file.at, file.text(), FILE_VALUE * scale, file.reference))
             if notes:

@@ -89,7 +89,8 @@ _LOCATED = re.compile(r"\s*\S+?:\d+(?::\d+)?: \S")
 _AD_HOC = re.compile(r"\b(?:python3?|node|ruby|perl|php|awk) -\w*[ce]\b|<<")
 """A script in the command itself. Its failure says little about the work, and it is seldom run again."""
 
-_NOT_RUN = re.compile(r"\s*(?:Sibling tool call errored|Cancelled: parallel tool call|Command aborted\s*$)")
+_NOT_RUN = re.compile(r"\s*(?:Sibling tool call errored|Cancelled: parallel tool call)")
+_ABORTED = "Command aborted"
 """Answers of calls that were not made, because another call of the same answer failed, or that were broken off."""
 
 _PREPARES = re.compile(
@@ -219,7 +220,7 @@ class Runs:
     def _note_failure(self, event: ToolUse, what: str, key: str) -> None:
         assert event.result is not None
         output = _untagged_error(event.result.output)
-        if _NOT_RUN.match(output):  # another call of the same answer failed
+        if _NOT_RUN.match(output) or output.rstrip().endswith(_ABORTED):
             return
         lines = [line for line in failure_lines(output) if not _BARE_FAILURE.fullmatch(line)]
         located = [line.strip() for line in output.split("\n")[:400] if _LOCATED.match(line)][:FAILURE_LINES]

@@ -173,6 +173,9 @@ _REASONS = re.compile(
 _TELLS = re.compile(r"\b(?:summari[sz]e|explain|recap|clarify|list|conclude|answer|note|say|show you)\b", re.IGNORECASE)
 """A word of an intention to tell something: the rest of the text does it."""
 
+MAX_VERB = 40
+"""Characters of an intention among which such a word is what is intended, and not what that is for."""
+
 _HESITATES = re.compile(r"(?:but |oh,? )?(?:actually,? )?(?:wait|hmm+|maybe|perhaps|i wonder)\b", re.IGNORECASE)
 
 _FAILS = re.compile(r"\b(?:fails?|failed|failing|failures?|errors?|does(?:n't| not) (?:compile|build|pass|work))\b")
@@ -378,7 +381,7 @@ class Speech:
         passed_later = _FAILS.search(event.text) is not None and self._passed_later(number)
 
         def is_spent(sentence: str) -> bool:
-            if _INTENDS.match(sentence) and not _REASONS.search(sentence) and not _TELLS.search(sentence):
+            if _INTENDS.match(sentence) and not _REASONS.search(sentence) and not _TELLS.search(sentence, 0, MAX_VERB):
                 return True
             if (passed_later and _FAILS.search(sentence)) or _PASSES.fullmatch(sentence):
                 return True

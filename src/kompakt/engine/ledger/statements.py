@@ -10,6 +10,7 @@ than older ones of the same kind. The scale was set by letting readers answer qu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from kompakt.engine.ledger import conversation
@@ -18,6 +19,7 @@ from kompakt.engine.ledger.events import RECENT_EVENTS, THOUGHT, Event, Spoken, 
 from kompakt.engine.ledger.excerpts import PASSAGE, as_code, flat, harmless, one_line, passages, quoted, substance
 from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, refusal
 from kompakt.engine.ledger.extract.tasks import ACTIVE, OPEN, Tasks, is_task
+from kompakt.engine.ledger.extract.tool_calls import snake_case
 from kompakt.engine.ledger.items import (
     CHANGES,
     FINDINGS,
@@ -39,6 +41,12 @@ UNDONE_VALUE = 9
 
 MAX_REFUSED_CHANGE = 160
 """Characters kept of what an edit that the user refused would have changed."""
+
+MAX_ANSWERS = 400
+"""Characters kept of what the user answered to questions of a tool, and of these questions."""
+
+_ASKS_USER = re.compile(r"ask_(?:the_)?(?:user|follow_?up)|request_user_input")
+"""Names of tools that put questions to the user."""
 
 MIN_OLD_SPEECH = 200
 """Characters of a text of the assistant that is not among the recent events."""
@@ -140,6 +148,9 @@ class Statements:
         elif changed:
             for how, path in effect.files:
                 self._files.note(event.at, how, path, edit_of(effect.fields, path), looked=lookups.looked)
+        elif asked := _asked(event):
+            said = quoted(one_line(result.output, MAX_ANSWERS), MAX_ANSWERS)
+            self._items.add(USER, event.at, f"{said} (answer to {quoted(asked, MAX_ANSWERS)})", 14, partial=True)
         elif effect.files or ((effect.searches or effect.url) and not tells_something(result.output)):
             lookups.note_looked(event)
         else:
@@ -183,8 +194,18 @@ class Statements:
 def _fades(event: Event) -> bool:
     """Return whether an event leaves nothing in a ledger once it is old: a look at something, a short remark."""
     if type(event) is ToolUse:
-        return event.only_looks and (event.result is None or not event.result.is_error)
+        return event.only_looks and (event.result is None or not event.result.is_error) and not _asked(event)
     return type(event) is Spoken and event.role != "user" and len(event.text) < MIN_OLD_SPEECH
+
+
+def _asked(event: ToolUse) -> str:
+    """Return the questions that a call put to the user; empty for calls of other tools."""
+    if _ASKS_USER.search(snake_case(event.call.name)) is None:
+        return ""
+    given = event.effect.fields.get("questions") or event.effect.fields.get("question")
+    questions = given if isinstance(given, list) else [given]
+    texts = [one.get("question") if isinstance(one, dict) else one for one in questions]
+    return one_line(" ".join(text for text in texts if isinstance(text, str)), MAX_ANSWERS)
 
 
 def _changes_something(event: ToolUse) -> bool:
@@ -194,4 +215,4 @@ def _changes_something(event: ToolUse) -> bool:
         return True
     if effect.command is not None:
         return changes_shared_state(effect.command)
-    return not (effect.files or effect.searches or effect.url or only_reads(event.call.name))
+    return not (effect.files or effect.searches or effect.url or only_reads(event.call.name) or _asked(event))
