@@ -601,6 +601,14 @@ class TestRest:
         )
         assert 0 < len(found.hits) < 41 and found.tokens <= 300
 
+    def test_in_a_history_too_large_to_index_the_number_is_a_lower_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("kompakt.engine.recall.memory.INDEX_CHARS", 100)
+        monkeypatch.setattr("kompakt.engine.recall.memory.SCAN_CHARS", 1_200)
+        found = memory(*self.ROWS).search("delayed shipment", tokens=300)
+        last = found.text.rpartition("\n")[2]
+        assert last.startswith("[kompakt] at least ") and "more passages contain these words" in last
+        assert int(last.split()[3]) + len(found.hits) < 41
+
     def test_a_complete_answer_has_no_such_line(self) -> None:
         for query, tokens in (("delayed shipment", None), ("order 17 shipment", 300), ("delayed zebra", 300)):
             assert "more passage" not in memory(*self.ROWS).search(query, tokens=tokens).text

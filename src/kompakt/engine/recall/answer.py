@@ -199,22 +199,24 @@ def answer(
     tokens: int | None,
     counter: Counter,
     matches: frozenset[int] = frozenset(),
+    is_partial: bool = False,
 ) -> Recalled:
     """Write the best passages within a number of tokens.
 
-    ``matches`` are the places of all passages with every word of the query. The answer says how many it leaves out.
+    ``matches`` are the places of passages with every word of the query; ``is_partial`` if there may be more of them.
+    The answer says how many it leaves out.
     """
     chosen = _chosen(ranked, passage, tokens, counter)
     if not chosen:
         return Recalled(text="")
-    last = _rest(matches, chosen)
+    last = _rest(matches, chosen, is_partial=is_partial)
     if last and tokens is not None:
         room = tokens - counter.tokens(last) - _JOINT
         if room < tokens * (1 - _MAX_REST):
             last = ""
         elif counter.tokens(printed(chosen)) > room:
             chosen = _chosen(ranked, passage, room, counter)
-            last = _rest(matches, chosen)
+            last = _rest(matches, chosen, is_partial=is_partial)
     text = f"{printed(chosen)}\n{last}" if last else printed(chosen)
     return Recalled(
         text=text,
@@ -235,10 +237,11 @@ def _chosen(
     return builder.chosen
 
 
-def _rest(matches: frozenset[int], chosen: Sequence[AnswerPassage]) -> str:
+def _rest(matches: frozenset[int], chosen: Sequence[AnswerPassage], *, is_partial: bool) -> str:
     left = len(matches.difference(one.place for one in chosen))
+    least = "at least " if is_partial else ""
     plural = "passage contains" if left == 1 else "passages contain"
-    return f"[kompakt] {left:,} more {plural} these words; add words to narrow the search." if left else ""
+    return f"[kompakt] {least}{left:,} more {plural} these words; add words to narrow the search." if left else ""
 
 
 def printed(chosen: Sequence[AnswerPassage]) -> str:

@@ -148,6 +148,7 @@ class Memory:
             tokens=tokens,
             counter=self._counter,
             matches=index.places_with_all(query),
+            is_partial=index is not self._index,
         )
         if found:
             return found
