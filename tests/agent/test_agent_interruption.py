@@ -179,6 +179,59 @@ def test_completed_tools_of_a_cancelled_step_keep_their_results() -> None:
     asyncio.run(main())
 
 
+class SlowRecords:
+    """Records of which each commit takes a while once ``slow`` is set."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.slow, self.writes = asyncio.Event(), 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def commit(self, *arguments: Any, **options: Any) -> Any:
+        if self.slow.is_set():
+            await asyncio.sleep(0.1)
+        self.writes += 1
+        return await self._inner.commit(*arguments, **options)
+
+
+def test_a_run_that_is_cancelled_repeatedly_saves_its_results_before_it_ends() -> None:
+    async def main() -> None:
+        script = scripted(1, make=lambda step, dice, tools: [("work", {"number": n}) for n in range(2)])
+        store = await open_store("memory:")
+        records: Any = SlowRecords(store.records)
+
+        async def work(number: int) -> str:
+            """Work; number 1 runs forever."""
+            if number == 1:
+                await asyncio.sleep(60)
+            records.slow.set()
+            return "made 0"
+
+        with Provider(script, window=WINDOW) as provider:
+            client = client_for("openai-chat", provider)
+            agent = Agent(client, tools=[work], system=SYSTEM, store=Store(records))
+            run = asyncio.create_task(agent.run(script.task(TASK), session="s"))
+            await records.slow.wait()
+            for _ in range(3):
+                await asyncio.sleep(0.01)
+                run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+            written = records.writes
+            await asyncio.sleep(0.3)
+            assert records.writes == written
+            again = Agent(client, tools=[work], system=SYSTEM, store=store)
+            assert (await again.run(None, session="s")).text == "All 1 steps are done."
+            outputs = [result.output for message in await said_in(store, "s") for result in message.results]
+            assert outputs == ["made 0", NOT_FINISHED]
+            await client.close()
+            await store.close()
+
+    asyncio.run(main())
+
+
 CHILD = """
 import asyncio, sys
 from kompakt.agent.agent import Agent

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -429,7 +430,7 @@ class Loop:
         finally:
             unfinished = [task for task in running if task.cancel()]
             if unfinished:
-                await asyncio.wait(unfinished)
+                await shielded(asyncio.wait(unfinished))
         self.produced += await shielded(self._live.append_results(results))
         self._finished = {}
 
@@ -461,13 +462,14 @@ class Loop:
 
 
 async def shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Complete a write even if the run is cancelled meanwhile; a second cancellation stops it."""
+    """Complete a write, however often the run is cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        if not task.done():
-            await asyncio.wait([task])
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("write failed while the run was cancelled: %s", error)
         raise
