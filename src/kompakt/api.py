@@ -436,6 +436,9 @@ def compact(
 ) -> Compaction[Any]:
     """Return a payload within the budget that the provider accepts; unchanged when no compaction is due.
 
+    ``format`` selects the format; without it, the format is detected. Several formats may share a plain list of
+    messages. Where they would treat it differently, the list is ambiguous, and an ``AmbiguousFormat`` names them.
+
     ``budget`` is a number of tokens or a ``Budget``; by default it is that of the model. ``policy`` is a name, a
     ``Policy`` or a strategy, which may also be given as ``strategy``. The triggers of the policy apply in addition to
     the budget; if it has any, budget and model may be unknown. ``pins`` are texts that must be kept verbatim, or
