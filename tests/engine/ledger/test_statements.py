@@ -869,6 +869,20 @@ class TestFindings:
         [said] = written([user("Draw it."), *NOISE, assistant(drawn), *NOISE], FINDINGS)
         assert said == "The tree is now drawn with lines. Only the colours are missing."
 
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "The request goes ──▶ cache ──▶ database, so the cache must be warm.",
+            "── The run failed because the cache is cold ──",
+            "│ Reader │ 40 ms │ because the cache is cold │",
+            "| Reader | 40 ms | goes ──▶ cache |",
+        ],
+    )
+    def test_sentences_and_tables_with_drawn_lines_stay(self, line: str) -> None:
+        drawn = f"The cause is the cache.\n┌────────┬───────┐\n{line}\n└────────┴───────┘"
+        [said] = written([user("Find it."), *NOISE, assistant(drawn), *NOISE], FINDINGS)
+        assert said == f"The cause is the cache. {line}"
+
     def test_words_that_repeat_the_request_are_left_out(self) -> None:
         said = "The task involves renaming the column. The column is used in two views that must change too."
         [found] = written([user("Rename the column."), *NOISE, assistant(said), *NOISE], FINDINGS)

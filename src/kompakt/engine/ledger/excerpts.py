@@ -335,7 +335,7 @@ def _sentences(text: str) -> Iterator[str]:
         stripped = line.strip()
         if stripped.startswith("```"):
             in_code = not in_code
-        elif _DRAWN.search(stripped):
+        elif _DRAWN.search(stripped) and (in_code or _is_drawing(stripped)):
             continue
         elif in_code and stripped:
             yield _bounded(stripped)
@@ -346,7 +346,17 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 _DRAWN = re.compile("[\u2500-\u257f][ \u2500-\u257f]*[\u2500-\u257f]|^[\u2500-\u257f]")
-"""A line of a drawing: a tree, a frame, a screen."""
+"""A line that may be one of a drawing: a tree, a frame, a screen. In a code block it is one."""
+
+_BRANCH = re.compile("[\u2502\u2503 ]*[\u251c\u2514\u2570]")
+"""Beginning of an entry of a tree, such as a folder with its files."""
+
+
+def _is_drawing(line: str) -> bool:
+    """Return whether a line of prose is an entry of a tree, or has more lines than words, unlike a row of a table."""
+    drawn = sum("\u2500" <= sign <= "\u257f" for sign in line)
+    return _BRANCH.match(line) is not None or 2 * drawn > len(line) - line.count(" ")
+
 
 MAX_SENTENCE = 600
 """Characters kept of a sentence or of a line of code."""
