@@ -335,6 +335,24 @@ class TestRecall:
             kom(*command, "--store", "b.db"), "'a.json' and --store name different", f"give {name} or --store, not both"
         )
 
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ("recall", "talk.json", "work"),
+            ("inspect", "talk.json", "--json"),
+            ("fleet", "check", "talk.json", "-o", "o"),
+        ],
+        ids=lambda command: command[0],
+    )
+    def test_a_file_has_precedence_over_a_store_in_the_settings(
+        self, kom: Run, file: Path, tmp_path: Path, command: tuple[str, ...]
+    ) -> None:
+        """The store does not exist, so a command that reads it fails; without a file it is read."""
+        (tmp_path / "kompakt.toml").write_text('store = "missing.db"\n')
+        done = kom(*command)
+        assert done.code == 0, done.err
+        refused(kom(command[0], *(argument for argument in command[1:] if argument != file.name)), "missing.db")
+
     def test_a_store_is_named_in_the_same_way_everywhere(self, kom: Run, id: str, tmp_path: Path) -> None:
         """With --store, as a path or as a URL; in place of FILE it works as well."""
         shown = kom("session", "list", "--json").out

@@ -42,6 +42,7 @@ Tokens = Annotated[int, option("tokens", "N", "Most tokens to print; 0 prints th
 
 
 def recall(
+    context: typer.Context,
     file: FileOrStore,
     query: Query = None,
     store: OtherStore = None,
@@ -73,7 +74,7 @@ def recall(
             )
         url, query = store_url(store), file
     else:  # a store in place of FILE is accepted as well
-        refuse_both(file, store)
+        refuse_both(context, file)
         url = None if file == "-" else find_store(file)
     with waiting("searching"):
         if url is not None:

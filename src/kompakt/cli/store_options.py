@@ -76,13 +76,14 @@ def require_store(store: str) -> None:
         raise UsageError(f"there is no store {path}; import a session first, or name another with --store")
 
 
-def refuse_both(file: str | None, store: str | None, *, name: str = "FILE") -> None:
-    """Check that a command has a file or a store to read, and not both.
+def refuse_both(context: typer.Context, file: str | None, *, name: str = "FILE") -> None:
+    """Check that the arguments of a command name a file or a store, and not both; a store in the settings is a default.
 
     Raises:
-        UsageError: it has both.
+        UsageError: they name both.
     """
-    if file is not None and store is not None:
+    source = context.get_parameter_source("store")
+    if file is not None and source is not None and source.name == "COMMANDLINE":
         raise UsageError(f"{file!r} and --store name different sessions; give {name} or --store, not both")
 
 

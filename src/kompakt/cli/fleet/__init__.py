@@ -114,6 +114,7 @@ NewerThan: TypeAlias = Annotated[
 
 @app.command("compact")
 def compact(
+    context: typer.Context,
     out: OutFolder,
     source: Source = None,
     store: OtherStore = None,
@@ -147,7 +148,7 @@ def compact(
       kompakt fleet compact ~/.claude/projects --out compacted --budget 50000
       kompakt fleet compact --store postgresql://db/agents --out log --write-back
     """
-    chosen = _source(source, store, tenant, key_file, first, last, older_than, newer_than)
+    chosen = _source(context, source, store, tenant, key_file, first, last, older_than, newer_than)
     _run(
         "compact",
         chosen,
@@ -168,6 +169,7 @@ def compact(
 
 @app.command("evaluate")
 def evaluate(
+    context: typer.Context,
     out: OutFolder,
     source: Source = None,
     store: OtherStore = None,
@@ -197,7 +199,7 @@ def evaluate(
       kompakt fleet evaluate sessions --out eval --budget 16000,32000
       kompakt fleet evaluate sessions --out eval --policy default,aggressive
     """
-    chosen = _source(source, store, tenant, key_file, first, last, older_than, newer_than)
+    chosen = _source(context, source, store, tenant, key_file, first, last, older_than, newer_than)
     _run(
         "evaluate",
         chosen,
@@ -216,6 +218,7 @@ def evaluate(
 
 @app.command("check")
 def check(
+    context: typer.Context,
     out: OutFolder,
     source: Source = None,
     store: OtherStore = None,
@@ -244,7 +247,7 @@ def check(
       kompakt fleet check ~/.codex/sessions --out audit
       kompakt fleet check --store kompakt.db --out audit --newer-than 24h
     """
-    chosen = _source(source, store, tenant, key_file, first, last, older_than, newer_than)
+    chosen = _source(context, source, store, tenant, key_file, first, last, older_than, newer_than)
     _run(
         "check",
         chosen,
@@ -263,6 +266,7 @@ def check(
 
 @app.command("samples")
 def samples(
+    context: typer.Context,
     out: OutFolder,
     source: Source = None,
     store: OtherStore = None,
@@ -292,7 +296,7 @@ def samples(
       kompakt fleet samples sessions --out windows --budget 16384
       kompakt fleet samples --store kompakt.db --out windows --older-than 7d
     """
-    chosen = _source(source, store, tenant, key_file, first, last, older_than, newer_than)
+    chosen = _source(context, source, store, tenant, key_file, first, last, older_than, newer_than)
     _run(
         "samples",
         chosen,
@@ -330,6 +334,7 @@ def _numbers(text: str | None) -> list[int | None]:
 
 
 def _source(
+    context: typer.Context,
     source: str | None,
     store: str | None,
     tenant: str,
@@ -342,7 +347,7 @@ def _source(
     from kompakt.fleet.sources import StoreSelection  # late: `--help` does not need it
     from kompakt.store import find_store, store_url
 
-    refuse_both(source, store, name="SOURCE")
+    refuse_both(context, source, name="SOURCE")
     source = source or (store_url(store) if store else None)
     if source is None:
         raise UsageError("name the sessions: SOURCE, a file or folder, or --store STORE")

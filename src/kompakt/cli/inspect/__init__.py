@@ -39,6 +39,7 @@ SessionId = Annotated[str | None, option("session", "ID", "Show this session.")]
 
 
 def inspect(
+    context: typer.Context,
     target: Target = None,
     store: OtherStore = None,
     port: Port = 0,
@@ -64,7 +65,7 @@ def inspect(
       kompakt inspect --store kompakt.db --session ID --terminal
       kompakt inspect request.json --html session.html --redact
     """
-    refuse_both(target, store)
+    refuse_both(context, target)
     shown = store if target is None else target  # a store in place of FILE is accepted as well
     if not shown:
         own = places.shown_store(places.store_url())
