@@ -187,6 +187,25 @@ class TestUndo:
         run("install", "claude-code", "--undo", "--yes", *other, cwd=project)
         assert "still" not in run("install", "claude-code", "--undo", cwd=project).err
 
+    @pytest.mark.parametrize("scope", [(), ("--project",)])
+    def test_undo_reports_settings_of_the_other_scope_that_cannot_be_read(
+        self, home: Path, scope: tuple[str, ...]
+    ) -> None:
+        """They do not stop the undo, and whether the plugin is in them is not known."""
+        project = home / "project"
+        (project / ".claude").mkdir(parents=True)
+        (home / ".claude").mkdir()
+        run("install", "claude-code", "--yes", *scope, cwd=project)
+        broken = (home if scope else project) / ".claude" / "settings.json"
+        broken.write_text('{"model": ')
+        names = ["your own settings", "the settings of this folder"]
+        own, other = reversed(names) if scope else names
+        for said in (f"kompakt was removed from claude-code ({own})", f"claude-code has no plugin in {own}"):
+            undone = run("install", "claude-code", "--undo", "--yes", *scope, cwd=project)
+            assert undone.code == 0 and said in undone.err
+            assert f"claude-code may still have the plugin in {other}, which cannot be read" in undone.err
+            assert "settings.json: line 1: not a JSON value; correct the file and run the command again" in undone.err
+
     def test_an_empty_store_is_deleted_without_a_word_about_sessions(self, home: Path) -> None:
         """`kompakt doctor` has created it. A store that the user has chosen stays."""
         for environment in ({}, {"KOMPAKT_STORE": f"sqlite:///{home}/mine.db"}):
@@ -639,6 +658,32 @@ class TestDoctor:
         monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
         assert run("doctor", "--client", "claude-code", cwd=project).code == 0
 
+    def test_settings_of_one_scope_that_cannot_be_read_are_reported_beside_the_checks_of_the_other(
+        self, home: Path
+    ) -> None:
+        project = home / "project"
+        (project / ".claude").mkdir(parents=True)
+        (project / ".claude" / "settings.json").write_text('{"model": ')
+        run("install", "claude-code", "--yes")
+        done = run("doctor", "--client", "claude-code", "--json", cwd=project)
+        report = json.loads(done.out)
+        assert done.code == 1 and report["scopes"] == {"user": True, "project": False}
+        assert [(one["what"], one["scope"]) for one in report["checks"] if not one["works"]] == [
+            ("settings", "project")
+        ]
+        shown = run("doctor", "--client", "claude-code", cwd=project).out
+        assert "plugin in claude-code, the settings of this folder: cannot be checked" in shown
+        listed = [line.split(maxsplit=3) for line in run("doctor", "--offline", cwd=project).out.splitlines()]
+        assert [line[0] for line in listed if line[1:3] == ["plugin", "claude-code"]] == ["problem", "ok"]
+
+    def test_a_file_that_cannot_be_read_does_not_stop_the_checks_of_the_others(self, home: Path) -> None:
+        run("install", "codex", "--yes")
+        (home / ".codex" / "config.toml").write_text("model = \n")
+        checks = {check.what: check for check in check_host(codex_settings.plan("user"))}
+        assert checks["MCP server for recall"].state == "problem"
+        assert "correct the file" in checks["MCP server for recall"].detail
+        assert checks["hooks"].state == checks["hook program"].state == "ok"
+
     def test_a_typo_is_reported_at_once(self) -> None:
         refused = run("doctor", "--client", "claud-code")
         assert refused.code == 2 and "use one of aider, claude, claude-code" in refused.err
@@ -739,16 +784,16 @@ class TestWidth:
 
 class TestFaults:
     @pytest.mark.parametrize(
-        "command", [("install", "claude-code", "--dry-run"), ("doctor", "--client", "claude-code")]
+        ("command", "code"), [(("install", "claude-code", "--dry-run"), 2), (("doctor", "--client", "claude-code"), 1)]
     )
     def test_settings_that_are_not_text_are_an_error_with_their_path(
-        self, home: Path, command: tuple[str, ...]
+        self, home: Path, command: tuple[str, ...], code: int
     ) -> None:
         (home / ".claude").mkdir()
         (home / ".claude" / "settings.json").write_bytes(b"\xff\xfe{}")
         done = run(*command)
-        assert done.code == 2
-        assert "settings.json" in done.err
+        assert done.code == code
+        assert "settings.json: not UTF-8" in done.out + done.err
         assert "Traceback" not in done.err
 
     def test_a_folder_in_place_of_the_settings_is_an_error_with_its_path(self, home: Path) -> None:

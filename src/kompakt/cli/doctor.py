@@ -169,15 +169,15 @@ def _report_installation(name: str, *, as_json: bool) -> bool:
 
     If there is none, return whether it could be installed.
     """
-    from kompakt.cli.install import ALIASES, PLANS, WHERE, installed_plans  # late: only this option needs them
-    from kompakt.hosts.checkup import check_host
+    from kompakt.cli.install import ALIASES, PLANS, WHERE, installed_scopes  # late: only this option needs them
+    from kompakt.hosts.checkup import HostCheck, check_host
 
     agent = ALIASES.get(name, name)
     if agent not in PLANS:
         client_named(name)  # a typo is reported before anything is sent
         return False
-    plans = installed_plans(agent)
-    if not plans:
+    installed = installed_scopes(agent)
+    if not installed.plans and not installed.unreadable:
         fix = f"the plugin is not installed in {agent}; install it with: {_installing(name)}"
         if name == "claude-code":  # the gateway knows this client as claude
             report = {"client": agent, "works": False, "reason": fix}
@@ -186,20 +186,21 @@ def _report_installation(name: str, *, as_json: bool) -> bool:
         typer.echo(wrapped(f"the plugin is not installed in {agent}, so the gateway is checked"), err=True)
         return True
     with waiting(f"running a test session through the plugin in {agent}"):
-        found = {plan: list(check_host(plan)) for plan in plans}
-    works = {plan.scope: all(check.works for check in checks) for plan, checks in found.items()}
+        found = {plan.scope: list(check_host(plan)) for plan in installed.plans}
+    found |= {scope: [HostCheck("settings", "problem", error)] for scope, error in installed.unreadable.items()}
+    works = {scope: all(check.works for check in checks) for scope, checks in found.items()}
     if as_json:
         checks = [
-            {"scope": plan.scope, "what": one.what, "works": one.works, "state": one.state, "detail": one.detail}
-            for plan, checks in found.items()
+            {"scope": scope, "what": one.what, "works": one.works, "state": one.state, "detail": one.detail}
+            for scope, checks in found.items()
             for one in checks
         ]
         report = {"client": agent, "works": all(works.values()), "scopes": works, "checks": checks}
         typer.echo(indented_json(report), nl=False)
     else:
-        for plan, checks in found.items():
-            verdict = "works" if works[plan.scope] else "does not work"
-            typer.echo(f"plugin in {agent}, {WHERE[plan.scope]}: {verdict}")
+        for scope, checks in found.items():
+            failure = "cannot be checked" if scope in installed.unreadable else "does not work"
+            typer.echo(f"plugin in {agent}, {WHERE[scope]}: {'works' if works[scope] else failure}")
             for one in checks:
                 print_line(f"  {one.state:<8} {one.what:<22} ", one.detail)
         if name == "claude" or os.environ.get(client_named(name).variable or ""):
@@ -275,18 +276,17 @@ def _configuration(context: typer.Context) -> Iterator[Diagnosis]:
 
 def _plugins() -> Iterator[Diagnosis]:
     """List the coding agents with a plugin, and where their sessions and the log are."""
-    from kompakt.cli.install import PLANS, WHERE, installed_plans  # late: `--help` does not need these
+    from kompakt.cli.install import PLANS, WHERE, installed_scopes  # late: `--help` does not need these
     from kompakt.hosts import places
     from kompakt.hosts.checkup import check_log
 
     is_used = False
     for agent in PLANS:
-        try:
-            scopes = [WHERE[plan.scope] for plan in installed_plans(agent)]
-        except KompaktError as error:
-            yield Diagnosis(f"plugin {agent}", "problem", str(error))
-            continue
-        if scopes:
+        installed = installed_scopes(agent)
+        for scope, error in installed.unreadable.items():
+            detail = f"{WHERE[scope]} cannot be read: {error}"
+            yield Diagnosis(f"plugin {agent}", "problem", detail)
+        if scopes := [WHERE[plan.scope] for plan in installed.plans]:
             is_used = True
             test = f"{own_program()} doctor --client {agent}"
             yield Diagnosis(f"plugin {agent}", "ok", f"in {' and '.join(scopes)}; to test it: {test}")

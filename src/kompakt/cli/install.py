@@ -6,14 +6,14 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from kompakt.cli.input import AsJson, spelled
 from kompakt.cli.output import waiting, wrapped
 from kompakt.cli.store_options import plural
-from kompakt.errors import KompaktError, UsageError, did_you_mean
+from kompakt.errors import KompaktError, UnreadableFile, UsageError, did_you_mean
 from kompakt.hosts import claude_code_settings, codex_settings, places, shim_settings
 from kompakt.hosts import install as installation
 from kompakt.hosts.install import HostPlan, PlannedChange, Scope
@@ -71,12 +71,30 @@ def plan_for(agent: str, *, project: bool = False) -> HostPlan:
     return PLANS[name]("project" if project else "user", None)
 
 
-def installed_plans(agent: str) -> list[HostPlan]:
-    """Return the scopes in which kompakt is installed in an agent; here the project is that of the current folder."""
-    user, project = plan_for(agent), plan_for(agent, project=True)
-    shared = {file.path for file in user.files}  # in the home folder both scopes have the same settings file
-    in_project = any(change.path not in shared for change in installation.plan_undo(project))
-    return [*([user] if installation.plan_undo(user) else []), *([project] if in_project else [])]
+class InstalledScopes(NamedTuple):
+    """Where kompakt is installed in an agent."""
+
+    plans: list[HostPlan]
+    unreadable: dict[Scope, str]
+    """The scopes with settings that cannot be read, and why."""
+
+
+def installed_scopes(agent: str) -> InstalledScopes:
+    """Find the scopes in which kompakt is installed in an agent; here the project is that of the current folder."""
+    found = InstalledScopes([], {})
+    seen: set[Path] = set()  # in the home folder both scopes have the same settings file
+    for scope in WHERE:
+        try:
+            plan = plan_for(agent, project=scope == "project")
+            changes = installation.plan_undo(plan)
+        except (UnreadableFile, UsageError) as error:
+            if str(error) not in found.unreadable.values():
+                found.unreadable[scope] = str(error)
+            continue
+        if any(change.path not in seen for change in changes):
+            found.plans.append(plan)
+        seen |= {file.path for file in plan.files}
+    return found
 
 
 def install(
@@ -168,12 +186,19 @@ def _left(plan: HostPlan) -> list[str]:
 
 
 def _elsewhere(plan: HostPlan) -> list[str]:
-    """Return where else kompakt is installed in the same agent, and how to remove it there."""
-    found = [other for other in installed_plans(plan.agent) if other.scope != plan.scope]
-    return [
+    """Return where else kompakt is, or may be, installed in the same agent, and how to remove it there."""
+    found = installed_scopes(plan.agent)
+    removable = [
         f"note: {plan.agent} still has the plugin in {WHERE[other.scope]}; to remove it: {other.command} --undo"
-        for other in found
+        for other in found.plans
+        if other.scope != plan.scope
     ]
+    unknown = [
+        f"note: {plan.agent} may still have the plugin in {WHERE[scope]}, which cannot be read: {error}"
+        for scope, error in found.unreadable.items()
+        if scope != plan.scope
+    ]
+    return [*removable, *unknown]
 
 
 def _show(needed: list[PlannedChange], plan: HostPlan, *, undo: bool, dry_run: bool) -> None:

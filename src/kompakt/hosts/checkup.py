@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from kompakt.errors import KompaktError
+from kompakt.errors import KompaktError, UnreadableFile, UsageError
 from kompakt.hosts import places
 from kompakt.hosts.hook import CHECKED
 from kompakt.hosts.install import (
@@ -25,7 +25,7 @@ from kompakt.hosts.install import (
     bin_folder,
     has_recall,
     no_recall,
-    plan_install,
+    plan_file,
     read_text,
 )
 from kompakt.hosts.rehearsal import rehearse
@@ -66,16 +66,22 @@ class HostCheck(msgspec.Struct, frozen=True):
 def check_host(plan: HostPlan) -> Iterator[HostCheck]:
     """Check everything that an installation needs, and that rules come back after a scripted compaction."""
     yield _check_program(plan)
-    entries = [(file, entry) for file in plan.files for entry in file.entries(read_text(file.path))]
-    for file, change in zip(plan.files, plan_install(plan), strict=True):
+    entries: list[HostEntry] = []
+    for file in plan.files:
+        try:
+            found, change = file.entries(read_text(file.path)), plan_file(file)
+        except (UnreadableFile, UsageError) as error:
+            yield HostCheck(file.holds, "problem", str(error))
+            continue
+        entries += found
         yield _check_file(plan, file, change)
-    hooks = {_command_for(plan.agent, entry.command, "check") for _, entry in entries if entry.kind != "MCP server"}
+    hooks = {_command_for(plan.agent, entry.command, "check") for entry in entries if entry.kind != "MCP server"}
     for command in sorted(hooks):
         found = _check_hook(command)
         yield found
         if found.works:
             yield from _check_compaction(plan.agent, command)
-    servers = [entry.command for _, entry in entries if entry.kind == "MCP server"]
+    servers = [entry.command for entry in entries if entry.kind == "MCP server"]
     for command in servers:
         yield _check_server(command)
     if not servers and not has_recall(plan.scope):

@@ -130,7 +130,7 @@ def _decoded(text: str, name: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{name}: {error}; correct the file first, nothing was changed") from None
+        raise UsageError(f"{name}: {error}; correct the file and run the command again") from None
 
 
 def _take_server(text: str, *, name: str) -> str:
@@ -144,5 +144,5 @@ def _take_server(text: str, *, name: str) -> str:
         expected["mcp_servers"].pop("kompakt", None)
     none: dict[str, Any] = {"mcp_servers": {}}
     if none | _decoded(left, name) != none | expected:
-        raise UsageError(f"{name}: remove the table mcp_servers.kompakt yourself, nothing was changed")
+        raise UsageError(f"{name}: remove the table mcp_servers.kompakt yourself and run the command again")
     return left

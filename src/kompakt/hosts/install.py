@@ -273,15 +273,22 @@ def plan_install(plan: HostPlan) -> list[PlannedChange]:
     Raises:
         UsageError: a file cannot be understood; the message names file and line.
     """
-    changes: list[PlannedChange] = []
-    for file in plan.files:
-        before = _read(file.path)
-        text = "" if before is None else _text(before, file.path)
-        changed = file.put_in(text)
-        after = before if changed == text else changed.encode()
-        summary = _summary(file, text, changed)
-        changes.append(PlannedChange(path=file.path, before=before, after=after, note=file.holds, summary=summary))
-    return changes
+    return [plan_file(file) for file in plan.files]
+
+
+def plan_file(file: HostFile) -> PlannedChange:
+    """Return the change that an installation makes to one file.
+
+    Raises:
+        UnreadableFile: the file cannot be read.
+        UsageError: it cannot be understood; the message names file and line.
+    """
+    before = _read(file.path)
+    text = "" if before is None else _text(before, file.path)
+    changed = file.put_in(text)
+    after = before if changed == text else changed.encode()
+    summary = _summary(file, text, changed)
+    return PlannedChange(path=file.path, before=before, after=after, note=file.holds, summary=summary)
 
 
 def _summary(file: HostFile, before: str, after: str) -> str:
@@ -450,7 +457,7 @@ def _text(data: bytes, path: Path) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: not UTF-8; nothing was changed") from None
+        raise UsageError(f"{path}: not UTF-8; correct the file and run the command again") from None
 
 
 def _write(path: Path, data: bytes) -> None:

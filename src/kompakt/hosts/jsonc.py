@@ -70,7 +70,7 @@ def read(text: str, name: str) -> JsonNode:
     if scanner.skip(root.end) != len(text):
         raise scanner.fault(root.end, "text after the end")
     if not isinstance(root.value, dict):
-        raise UsageError(f"{name}: the settings are not an object; nothing was changed")
+        raise UsageError(f"{name}: the settings are not an object; correct the file and run the command again")
     return root
 
 
@@ -80,7 +80,7 @@ class _Scanner:
 
     def fault(self, at: int, what: str) -> UsageError:
         line = self.text.count("\n", 0, at) + 1
-        return UsageError(f"{self.name}: line {line}: {what}; correct the file first, nothing was changed")
+        return UsageError(f"{self.name}: line {line}: {what}; correct the file and run the command again")
 
     def skip(self, at: int) -> int:
         found = _TRIVIA.match(self.text, at)
@@ -154,7 +154,9 @@ def put(text: str, path: Sequence[str], value: Any, name: str) -> str:
     parent = root.find(path[:depth])
     assert parent is not None
     if not isinstance(parent.value, dict):
-        raise UsageError(f"{name}: {'.'.join(path[:depth])} is not an object; nothing was changed")
+        raise UsageError(
+            f"{name}: {'.'.join(path[:depth])} is not an object; correct the file and run the command again"
+        )
     for key in reversed(path[depth + 1 :]):
         value = {key: value}
     if parent.start == parent.end:  # an empty file
@@ -174,7 +176,7 @@ def append(text: str, path: Sequence[str], value: Any, name: str) -> str:
     if found is None:
         return put(text, path, [value], name)
     if not isinstance(found.value, list):
-        raise UsageError(f"{name}: {'.'.join(path)} is not an array; nothing was changed")
+        raise UsageError(f"{name}: {'.'.join(path)} is not an array; correct the file and run the command again")
     return _checked(_inserted(text, found, value), name)
 
 

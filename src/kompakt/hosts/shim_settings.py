@@ -87,7 +87,7 @@ def _source(name: str, scope: Scope) -> str:
 
 def _put(text: str, *, new: str, path: Path) -> str:
     if text and not text.startswith(MARK):
-        raise UsageError(f"{path}: not written by kompakt; rename the file, nothing was changed")
+        raise UsageError(f"{path}: not written by kompakt; rename the file and run the command again")
     return new
 
 
