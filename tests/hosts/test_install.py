@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import pty
+import sqlite3
 import stat
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -206,16 +208,21 @@ class TestUndo:
             assert f"claude-code may still have the plugin in {other}, which cannot be read" in undone.err
             assert "settings.json: line 1: not a JSON value; correct the file and run the command again" in undone.err
 
-    def test_an_empty_store_is_deleted_without_a_word_about_sessions(self, home: Path) -> None:
-        """`kompakt doctor` has created it. A store that the user has chosen stays."""
-        for environment in ({}, {"KOMPAKT_STORE": f"sqlite:///{home}/mine.db"}):
-            with pytest.MonkeyPatch.context() as patch:
-                for name, value in environment.items():
-                    patch.setenv(name, value)
-                run("install", "claude-code", "--yes")
-                assert run("doctor", "--client", "claude-code").code == 0
-                undone = run("install", "claude-code", "--undo", "--yes")
-            assert undone.code == 0 and "recorded session" not in undone.err
+    def test_an_empty_store_stays_until_it_is_erased(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Another agent may record sessions in it. Undo names it and the command that deletes it."""
+        asyncio.run(record([]))
+        store = home / ".local" / "share" / "kompakt" / "sessions.db"
+        undone = run("install", "claude-code", "--undo", "--yes")
+        assert undone.code == 0 and store.exists()
+        assert "the store ~/.local/share/kompakt/sessions.db stays; it has no sessions; to delete it:" in undone.err
+        assert "install claude-code --undo --erase" in undone.err
+        assert run("install", "claude-code", "--undo", "--erase").code == 2 and store.exists()
+        erased = run("install", "claude-code", "--undo", "--erase", "--yes")
+        assert erased.code == 0 and "sessions.db: deleted" in erased.err
+        assert not store.parent.exists()
+        monkeypatch.setenv("KOMPAKT_STORE", f"sqlite:///{home}/mine.db")
+        asyncio.run(record([]))
+        assert "mine.db" not in run("install", "claude-code", "--undo", "--erase", "--yes").err
         assert files_of(home).keys() == {"mine.db"}
 
     @pytest.mark.parametrize(("ids", "said"), [(["s1"], "1 recorded session "), (["s1", "s2"], "2 recorded sessions ")])
@@ -313,6 +320,25 @@ class TestErase:
         asyncio.run(record(["codex/s2"]))
         assert run("install", "claude-code", "--undo", "--erase", "--yes").code == 0
         assert b"claude-code" not in (home / ".local" / "share" / "kompakt" / "sessions.db").read_bytes()
+
+    def test_a_store_that_another_program_has_open_stays(self, home: Path) -> None:
+        """That program would write to a file that is gone. The sessions of the agent are deleted anyway."""
+        self.use(home)
+        asyncio.run(record(["pi/s1"]))
+        run("install", "codex", "--undo", "--erase", "--yes")
+        run("install", "pi", "--undo", "--erase", "--yes")
+        store = home / ".local" / "share" / "kompakt" / "sessions.db"
+        with closing(sqlite3.connect(store)) as reader:
+            reader.execute("SELECT count(*) FROM kompakt_heads").fetchone()
+            done = run("install", "claude-code", "--undo", "--erase", "--yes", "--json")
+            assert done.code == 0, done.err
+            assert json.loads(done.out)["erased"]["sessions"] == 2 and json.loads(done.out)["erased"]["store"] is None
+            assert store.exists()
+            said = run("install", "claude-code", "--undo", "--erase", "--yes").err
+            assert "erases the store itself, which has no sessions" in said
+            assert "sessions.db: stays, because another program uses it" in said
+        last = json.loads(run("install", "claude-code", "--undo", "--erase", "--yes", "--json").out)
+        assert last["erased"] == {"sessions": 0, "files": [], "store": str(store)} and not store.exists()
 
     def test_with_nothing_to_erase_it_says_so_once(self, home: Path) -> None:
         done = run("install", "claude-code", "--undo", "--erase")

@@ -52,7 +52,9 @@ Undo = Annotated[bool, typer.Option("--undo", help="Remove kompakt and restore t
 Erase = Annotated[
     bool,
     typer.Option(
-        "--erase", help="With --undo: also delete the recorded sessions of the agent, notes about them, and the log."
+        "--erase",
+        help="With --undo: also delete the recorded sessions of the agent, notes about them, the log, and the default "
+        "store if it is then empty.",
     ),
 ]
 
@@ -132,23 +134,30 @@ def install(
             _say(*erased.lines("would erase" if dry_run else "erases"))
         if dry_run and (needed or erased):
             _say("dry run: nothing was changed")
-    is_done = False
+    is_done = is_store_deleted = False
     if (needed or erased) and not dry_run:
         _confirm(plan, needed, yes=yes, undo=undo, erase=bool(erased), as_json=as_json)
     if not dry_run and (needed or undo):
         (installation.undo if undo else installation.install)(plan, changes)
         is_done = bool(needed)
     if erased and not dry_run:
-        _erase(erased)
-    left = _left(plan) if undo and not dry_run else []
+        is_store_deleted = _erase(erased)
+    left = _left(plan) if undo and not erase and not dry_run else []
     if as_json:
         report = _report(plan, needed, undo=undo, done=is_done)
         if erased is not None:
-            report["erased"] = {"sessions": erased.sessions, "files": [str(path) for path in erased.files]}
+            report["erased"] = {
+                "sessions": erased.sessions,
+                "files": [str(path) for path in erased.files],
+                "store": str(erased.store_file) if is_store_deleted or (dry_run and erased.store_file) else None,
+            }
         typer.echo(indented_json(report), nl=False)
         return
     if erased and not dry_run:
         _say(f"erased {plural(erased.sessions, 'session')} and {plural(len(erased.files), 'file')}")
+        if erased.store_file is not None:
+            stays = "stays, because another program uses it or recorded a new session"
+            _say(f"{erased.store}: {'deleted' if is_store_deleted else stays}")
     if is_done:
         _say_done(plan, undo=undo)
     _say(*left)
@@ -168,21 +177,20 @@ def _say_done(plan: HostPlan, *, undo: bool) -> None:
 
 
 def _left(plan: HostPlan) -> list[str]:
-    """Return what is left of a removed plugin: its recorded sessions. A store without any sessions is deleted."""
-    from kompakt.hosts.erasure import delete_empty_store  # late: `--help` does not need it
-
+    """Return what is left of a removed plugin: its recorded sessions, or the default store without any sessions."""
     store = places.shown_store(places.store_url())
     erasing = f"{own_program()} install {plan.agent} --undo --erase"
     try:
-        sessions = _plan_erasure(plan.agent).sessions
+        erasable = _plan_erasure(plan.agent)
     except KompaktError:  # the plugin is removed even if its store cannot be read
         return [f"note: recorded sessions stay in {store}; to delete them: {erasing}"]
-    if sessions:
+    if sessions := erasable.sessions:
         pronoun = "it" if sessions == 1 else "them"
         stay = f"{plural(sessions, 'recorded session')} of {plan.agent} {'stays' if sessions == 1 else 'stay'}"
         return [f"note: {stay} in {store}; to delete {pronoun}: {erasing}"]
-    deleted = delete_empty_store()
-    return [f"{deleted}: deleted, because it had no sessions"] if deleted else []
+    return (
+        [f"note: the store {store} stays; it has no sessions; to delete it: {erasing}"] if erasable.store_file else []
+    )
 
 
 def _elsewhere(plan: HostPlan) -> list[str]:
@@ -245,13 +253,13 @@ def _plan_erasure(agent: str) -> ErasurePlan:
     return asyncio.run(plan_erasure(agent))
 
 
-def _erase(plan: ErasurePlan) -> None:
+def _erase(plan: ErasurePlan) -> bool:
     import asyncio
 
     from kompakt.hosts.erasure import erase
 
     with waiting("erasing"):
-        asyncio.run(erase(plan))
+        return asyncio.run(erase(plan))
 
 
 def _report(plan: HostPlan, needed: list[PlannedChange], *, undo: bool, done: bool) -> dict[str, Any]:
