@@ -242,8 +242,23 @@ class TestUndo:
         store.parent.mkdir(parents=True)
         store.write_bytes(b"not a database" * 1000)
         undone = run("install", "claude-code", "--undo", "--yes")
-        assert undone.code == 0 and "removed from claude-code" in undone.err and "recorded sessions stay" in undone.err
+        assert undone.code == 0 and "removed from claude-code" in undone.err
+        assert "recorded sessions may be left in ~/.local/share/kompakt/sessions.db, which cannot be read" in undone.err
         assert store.exists()
+
+    def test_json_of_an_undo_has_the_notes_about_what_is_left(self, home: Path) -> None:
+        """The same as the text, and none of those about an installation."""
+        project = home / "project"
+        project.mkdir()
+        for scope in ((), ("--project",)):
+            run("install", "claude-code", "--yes", *scope, cwd=project)
+        asyncio.run(record(["claude-code/s1"]))
+        done = json.loads(run("install", "claude-code", "--undo", "--yes", "--json", cwd=project).out)
+        elsewhere, left = done["notes"]
+        assert done["done"] and elsewhere.startswith("claude-code still has the plugin in the settings of this folder")
+        assert left.startswith("1 recorded session of claude-code stays in")
+        shown = run("install", "claude-code", "--undo", cwd=project).err
+        assert shown.count("note: ") == 2 and "note: 1 recorded session of claude-code stays in" in shown
 
     def test_undo_without_an_installation_does_nothing(self, home: Path) -> None:
         own_settings(home)

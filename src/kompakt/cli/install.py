@@ -142,9 +142,13 @@ def install(
         is_done = bool(needed)
     if erased and not dry_run:
         is_store_deleted = _erase(erased)
-    left = _left(plan) if undo and not erase and not dry_run else []
+    notes = [] if undo else [*_recorded(plan), *plan.notes]
+    if undo and not (dry_run and needed):
+        notes += _elsewhere(plan)
+    if undo and not (dry_run or erase):
+        notes += _left(plan)
     if as_json:
-        report = _report(plan, needed, undo=undo, done=is_done)
+        report = _report(needed, plan, notes, undo=undo, done=is_done or bool(erased and not dry_run))
         if erased is not None:
             report["erased"] = {
                 "sessions": erased.sessions,
@@ -160,7 +164,8 @@ def install(
             _say(f"{erased.store}: {'deleted' if is_store_deleted else stays}")
     if is_done:
         _say_done(plan, undo=undo)
-    _say(*left)
+    if undo:  # those of an installation are shown before the question
+        _say(*(f"note: {note}" for note in notes))
 
 
 def _say(*texts: str) -> None:
@@ -170,7 +175,7 @@ def _say(*texts: str) -> None:
 
 def _say_done(plan: HostPlan, *, undo: bool) -> None:
     if undo:
-        _say(f"kompakt was removed from {plan.agent} ({WHERE[plan.scope]})", *_elsewhere(plan))
+        _say(f"kompakt was removed from {plan.agent} ({WHERE[plan.scope]})")
         return
     _say(f"kompakt was installed into {plan.agent} ({WHERE[plan.scope]})")
     _say(f"next, test it: {own_program()} doctor --client {plan.agent}", f"then restart {plan.agent}")
@@ -182,27 +187,27 @@ def _left(plan: HostPlan) -> list[str]:
     erasing = f"{own_program()} install {plan.agent} --undo --erase"
     try:
         erasable = _plan_erasure(plan.agent)
-    except KompaktError:  # the plugin is removed even if its store cannot be read
-        return [f"note: recorded sessions stay in {store}; to delete them: {erasing}"]
+    except KompaktError as error:  # the plugin is removed even if its store cannot be read
+        return [f"recorded sessions may be left in {store}, which cannot be read: {error}"]
     if sessions := erasable.sessions:
         pronoun = "it" if sessions == 1 else "them"
         stay = f"{plural(sessions, 'recorded session')} of {plan.agent} {'stays' if sessions == 1 else 'stay'}"
-        return [f"note: {stay} in {store}; to delete {pronoun}: {erasing}"]
-    return (
-        [f"note: the store {store} stays; it has no sessions; to delete it: {erasing}"] if erasable.store_file else []
-    )
+        return [f"{stay} in {store}; to delete {pronoun}: {erasing}"]
+    if erasable.store_file is None:
+        return []
+    return [f"the store {store} stays; it has no sessions; to delete it: {erasing}"]
 
 
 def _elsewhere(plan: HostPlan) -> list[str]:
     """Return where else kompakt is, or may be, installed in the same agent, and how to remove it there."""
     found = installed_scopes(plan.agent)
     removable = [
-        f"note: {plan.agent} still has the plugin in {WHERE[other.scope]}; to remove it: {other.command} --undo"
+        f"{plan.agent} still has the plugin in {WHERE[other.scope]}; to remove it: {other.command} --undo"
         for other in found.plans
         if other.scope != plan.scope
     ]
     unknown = [
-        f"note: {plan.agent} may still have the plugin in {WHERE[scope]}, which cannot be read: {error}"
+        f"{plan.agent} may still have the plugin in {WHERE[scope]}, which cannot be read: {error}"
         for scope, error in found.unreadable.items()
         if scope != plan.scope
     ]
@@ -212,7 +217,6 @@ def _elsewhere(plan: HostPlan) -> list[str]:
 def _show(needed: list[PlannedChange], plan: HostPlan, *, undo: bool, dry_run: bool) -> None:
     if not needed:
         _say(f"nothing to do: {plan.agent} has {'no' if undo else 'the'} plugin in {WHERE[plan.scope]}")
-        _say(*(_elsewhere(plan) if undo else ()))
     for change in needed if dry_run else ():
         _show_diff(change)
     for change in needed:  # below the diffs, which may be longer than the terminal
@@ -262,19 +266,18 @@ def _erase(plan: ErasurePlan) -> bool:
         return asyncio.run(erase(plan))
 
 
-def _report(plan: HostPlan, needed: list[PlannedChange], *, undo: bool, done: bool) -> dict[str, Any]:
+def _report(needed: list[PlannedChange], plan: HostPlan, notes: list[str], *, undo: bool, done: bool) -> dict[str, Any]:
     files = [
         {"path": str(change.path), "summary": change.summary, "note": change.note, "diff": change.diff}
         for change in needed
     ]
-    action = "undo" if undo else "install"
     return {
         "agent": plan.agent,
         "scope": plan.scope,
-        "action": action,
+        "action": "undo" if undo else "install",
         "done": done,
         "files": files,
-        "notes": plan.notes if undo else [*_recorded(plan), *plan.notes],
+        "notes": notes,
     }
 
 

@@ -152,7 +152,7 @@ def _files(agent: str) -> list[Path]:
     root = Path(places.state_folder())
     notes = [path for path in sorted((root / "current").glob("*/*.json")) if _agent_in(path) == agent]
     log = Path(places.log_file())
-    return [*sorted((root / "sessions").glob(f"{agent}-*")), *notes, *([log] if log.exists() else [])]
+    return [*sorted((root / "sessions").glob(f"{agent}-*")), *notes, *([log] if os.path.exists(log) else [])]
 
 
 def _agent_in(path: Path) -> object:
