@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 from tests.cli.commands import ENVIRONMENT, run
+from tests.cli.store_helpers import runner
 
 from kompakt.errors import UnreadableFile
-from kompakt.hosts import claude_code, claude_code_settings, codex_settings, install, jsonc, places, rehearsal
+from kompakt.hosts import claude_code, claude_code_settings, codex_settings, erasure, install, jsonc, places, rehearsal
 from kompakt.hosts.checkup import check_host
 from kompakt.hosts.install import HostPlan, is_own_hook
 from kompakt.session.store import open_store
@@ -335,6 +336,31 @@ class TestErase:
         asyncio.run(record(["codex/s2"]))
         assert run("install", "claude-code", "--undo", "--erase", "--yes").code == 0
         assert b"claude-code" not in (home / ".local" / "share" / "kompakt" / "sessions.db").read_bytes()
+
+    def test_an_interruption_says_what_was_erased(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+    ) -> None:
+        """And not that nothing was written. The command can be run again."""
+        kom = runner(home, monkeypatch, capsysbinary)
+        assert kom("install", "claude-code", "--yes").code == 0
+        self.use(home)
+        deleted: list[Path] = []
+
+        def delete_one(path: Path) -> None:
+            if deleted:
+                raise KeyboardInterrupt
+            deleted.append(path)
+            path.unlink()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(erasure, "_delete", delete_one)
+            done = kom("install", "claude-code", "--undo", "--erase", "--yes")
+        assert done.code == 130 and done.out == ""
+        assert done.err.splitlines()[-1] == (
+            "kompakt: interrupted; kompakt was removed from claude-code (your own settings); 1 of 3 files erased; "
+            "2 of 2 sessions erased; run the command again to finish"
+        )
+        assert "erased 0 sessions and 2 files" in kom("install", "claude-code", "--undo", "--erase", "--yes").err
 
     def test_a_store_that_another_program_has_open_stays(self, home: Path) -> None:
         """That program would write to a file that is gone. The sessions of the agent are deleted anyway."""
@@ -863,6 +889,36 @@ class TestFaults:
             install.install(plan, install.plan_install(plan))
         assert files_of(home) == before
         assert list((home / "state" / "kompakt" / "install").iterdir()) == []
+
+    @pytest.mark.parametrize("options", [(), ("--undo",)])
+    @pytest.mark.parametrize("error", [UnreadableFile("No space left on device"), KeyboardInterrupt()])
+    def test_a_change_of_settings_that_does_not_finish_changes_nothing(
+        self,
+        home: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsysbinary: pytest.CaptureFixture[bytes],
+        options: tuple[str, ...],
+        error: BaseException,
+    ) -> None:
+        """It ends after the second file was written and before that is known."""
+        kom = runner(home, monkeypatch, capsysbinary)
+        own_settings(home)
+        for _ in options:
+            kom("install", "claude-code", "--yes")
+        before, write, written = files_of(home), install.files.write, list[Path]()
+
+        def stopped(path: Path, data: bytes) -> None:
+            write(path, data)
+            written.append(path)
+            if len(written) == 2:
+                raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(install.files, "write", stopped)
+            done = kom("install", "claude-code", "--yes", *options)
+        assert done.code == (2 if isinstance(error, UnreadableFile) else 130)
+        assert "removed from" not in done.err and files_of(home) == before
+        assert kom("install", "claude-code", "--yes", *options).code == 0
 
     def test_backups_can_be_read_by_the_user_only(self, home: Path) -> None:
         """Settings of agents may contain credentials."""

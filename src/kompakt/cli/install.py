@@ -137,11 +137,18 @@ def install(
     is_done = is_store_deleted = False
     if (needed or erased) and not dry_run:
         _confirm(plan, needed, yes=yes, undo=undo, erase=bool(erased), as_json=as_json)
-    if not dry_run and (needed or undo):
-        (installation.undo if undo else installation.install)(plan, changes)
-        is_done = bool(needed)
-    if erased and not dry_run:
-        is_store_deleted = _erase(erased)
+    try:
+        if not dry_run and (needed or undo):
+            (installation.undo if undo else installation.install)(plan, changes)
+            is_done = bool(needed)
+        if erased and not dry_run:
+            is_store_deleted = _erase(erased)
+    except KeyboardInterrupt:
+        done = _done_before_interruption(plan, needed, erased) if undo else []
+        if not done:
+            raise
+        _say(f"kompakt: interrupted; {'; '.join(done)}; run the command again to finish")
+        raise typer.Exit(130) from None
     notes = [] if undo else [*_recorded(plan), *plan.notes]
     if undo and not (dry_run and needed):
         notes += _elsewhere(plan)
@@ -171,6 +178,25 @@ def install(
 def _say(*texts: str) -> None:
     for text in texts:
         typer.echo(wrapped(text), err=True)
+
+
+def _done_before_interruption(plan: HostPlan, needed: list[PlannedChange], erased: ErasurePlan | None) -> list[str]:
+    """Return what was changed, read from the files and the store."""
+    done: list[str] = []
+    if needed and all(change.is_written for change in needed):
+        done.append(f"kompakt was removed from {plan.agent} ({WHERE[plan.scope]})")
+    if not erased:
+        return done
+    files = sum(not path.exists() for path in erased.files)
+    if files:
+        done.append(f"{files:,} of {plural(len(erased.files), 'file')} erased")
+    try:
+        sessions = erased.sessions - _plan_erasure(plan.agent).sessions
+    except KompaktError:
+        return [*done, f"whether sessions in {erased.store} were erased is not known, because it cannot be read now"]
+    if sessions:
+        done.append(f"{sessions:,} of {plural(erased.sessions, 'session')} erased")
+    return done
 
 
 def _say_done(plan: HostPlan, *, undo: bool) -> None:

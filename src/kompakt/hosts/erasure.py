@@ -141,9 +141,9 @@ async def _recorded(agent: str, *, delete: bool) -> list[Head]:
     prefix = places.session_name(agent, "").encode()
     async with await open_store(url) as store:
         found = [head async for head in store.heads() if head.id.startswith(prefix)]
-        if delete and found:
+        if delete:
             await store.records.delete([head.key for head in found])
-            await store.scrub()
+            await store.scrub()  # also without sessions: an earlier call may have been interrupted before this
     return found
 
 

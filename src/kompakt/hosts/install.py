@@ -98,6 +98,11 @@ class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
         return self.before != self.after
 
     @property
+    def is_written(self) -> bool:
+        """Return whether the file is now as it is after the change."""
+        return _read(self.path) == self.after
+
+    @property
     def diff(self) -> str:
         """Return the change as a unified diff."""
         old, new = self._texts
@@ -306,14 +311,14 @@ def _listed(kinds: Counter[str]) -> str:
 
 
 def install(plan: HostPlan, changes: Sequence[PlannedChange]) -> None:
-    """Write the changes; if one fails, those before it are taken back.
+    """Write the changes; if one fails or is interrupted, nothing was changed.
 
     Raises:
-        UnreadableFile: a file cannot be written; nothing was changed.
-        UsageError: a file was changed by another program in the meantime; nothing was changed.
+        UnreadableFile: a file cannot be written.
+        UsageError: a file was changed by another program in the meantime.
     """
     previous = {backup.path: backup for backup in _manifest_files(plan)}
-    backups, done = list[FileBackup](), list[PlannedChange]()
+    backups: list[FileBackup] = []
     for change, file in zip(changes, plan.files, strict=True):
         if change.after is not None:
             backups.append(_backup(change, file, previous.get(str(change.path))))
@@ -323,19 +328,28 @@ def install(plan: HostPlan, changes: Sequence[PlannedChange]) -> None:
     earlier = _read(path)
     try:
         places.write(str(path), msgspec.json.encode(manifest))
-        for change in changes:
-            if not change.is_change or change.after is None:
-                continue
-            if _read(change.path) != change.before:
-                raise UsageError(f"{change.path}: another program changed the file; run the command again")
-            _write(change.path, change.after)
-            done.append(change)
-    except (OSError, UnreadableFile, UsageError) as error:
-        for change in reversed(done):
-            _put_back(change.path, change.before)
+        _write_changes(changes)
+    except (OSError, UnreadableFile, UsageError, KeyboardInterrupt) as error:
         _put_back(path, earlier)
         if isinstance(error, OSError):
             raise UnreadableFile(f"{path}: {error.strerror or error}") from None
+        raise
+
+
+def _write_changes(changes: Sequence[PlannedChange]) -> None:
+    """Write the changes; if one fails or is interrupted, it and those before it are taken back."""
+    begun: list[PlannedChange] = []
+    try:
+        for change in changes:
+            if _read(change.path) != change.before:
+                raise UsageError(f"{change.path}: another program changed the file; run the command again")
+            if change.is_change:
+                begun.append(change)
+                _put_back(change.path, change.after)
+    except (OSError, UnreadableFile, UsageError, KeyboardInterrupt):
+        for change in reversed(begun):
+            if _read(change.path) != change.before:
+                _put_back(change.path, change.before)
         raise
 
 
@@ -395,14 +409,13 @@ def plan_undo(plan: HostPlan) -> list[PlannedChange]:
 def undo(plan: HostPlan, changes: Sequence[PlannedChange]) -> None:
     """Write the changes, then delete folders that the installation created and that are empty, and the manifest.
 
+    If a change fails or is interrupted, nothing was changed.
+
     Raises:
         UnreadableFile: a file cannot be written.
         UsageError: a file was changed by another program in the meantime.
     """
-    for change in changes:
-        if _read(change.path) != change.before:
-            raise UsageError(f"{change.path}: another program changed the file; run the command again")
-        _put_back(change.path, change.after)
+    _write_changes(changes)
     for backup in _manifest_files(plan):
         for folder in reversed(backup.folders):
             if os.path.isdir(folder) and not os.listdir(folder):
