@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.commands import ENVIRONMENT, run
-from tests.cli.store_helpers import Run, put
+from tests.cli.store_helpers import Run, put, refused
 from tests.histories import plain
 
 from kompakt import api
@@ -192,3 +192,18 @@ def _in_terminal(command: tuple[str, ...], folder: Path, environment: dict[str, 
     os.close(ours)
     assert process.wait() == code
     return found.decode()
+
+
+class TestWorkingDirectory:
+    @pytest.mark.parametrize(
+        "command", [("doctor", "--offline"), ("install", "codex", "--yes"), ("install", "codex", "--undo")]
+    )
+    def test_a_working_directory_that_was_deleted_is_named_before_anything_is_written(
+        self, kom: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+    ) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        (tmp_path / "gone").mkdir()
+        monkeypatch.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+        refused(kom(*command), "the working directory does not exist any more")
+        assert list(tmp_path.iterdir()) == []

@@ -58,9 +58,7 @@ def main() -> None:
         _report(_missing(error.name))
         raise SystemExit(2) from None
     except OSError as error:
-        name = error.filename
-        where = os.fsdecode(name) if isinstance(name, str | bytes) else "cannot write the output"
-        _report(f"{where}: {error.strerror or error}")
+        _report(_failed(error))
         raise SystemExit(2) from None
 
 
@@ -72,6 +70,18 @@ def _run() -> None:
         import_module(QUICK[name]).app(sys.argv[2:], prog_name=f"kompakt {name}")
     else:
         import_module("kompakt.cli.commands").app(prog_name="kompakt")
+
+
+def _failed(error: OSError) -> str:
+    """Return what could not be read or written; without a file name it is the working directory or the output."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        if error.filename is None:
+            return "the working directory does not exist any more; start the command in another one"
+    name = error.filename
+    where = os.fsdecode(name) if isinstance(name, str | bytes) else "cannot write the output"
+    return f"{where}: {error.strerror or error}"
 
 
 def _warning(message: Warning | str, *_: object) -> str:

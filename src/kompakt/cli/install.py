@@ -60,9 +60,10 @@ Erase = Annotated[
 
 
 def plan_for(agent: str, *, project: bool = False) -> HostPlan:
-    """Return what is installed for an agent.
+    """Return what is installed for an agent; the project is that of the working directory.
 
     Raises:
+        FileNotFoundError: the working directory was deleted.
         UsageError: the agent is unknown.
     """
     name = spelled(agent)
@@ -70,7 +71,7 @@ def plan_for(agent: str, *, project: bool = False) -> HostPlan:
     if name not in PLANS:
         close = did_you_mean(name, [*PLANS, *ALIASES])
         raise UsageError(f"there is no plugin for {agent!r}; {close}kompakt has plugins for {', '.join(PLANS)}")
-    return PLANS[name]("project" if project else "user", None)
+    return PLANS[name]("project" if project else "user", Path.cwd())
 
 
 class InstalledScopes(NamedTuple):

@@ -66,7 +66,7 @@ def mcp(
       kompakt mcp --store agent.db --session task-7 --write
       kompakt mcp --http 8485
     """
-    folder = _folder()
+    folder = Path.cwd()
     if transcript is not None and session is not None:
         raise UsageError("--transcript and --session name different sessions; give one of them")
     if transcript is not None:
@@ -91,18 +91,6 @@ def mcp(
         _show(create_directory, as_json=as_json)
     else:
         _serve(create_directory, write=write, port=http)
-
-
-def _folder() -> Path:
-    """Return the working directory.
-
-    Raises:
-        UsageError: it was deleted.
-    """
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        raise UsageError("the working directory was deleted; start the command in another one") from None
 
 
 def _serve(create_directory: Any, *, write: bool, port: int | None) -> None:

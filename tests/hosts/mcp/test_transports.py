@@ -237,7 +237,7 @@ class TestOptions:
         options = {"cwd": workspace.project, "env": environment(workspace), "stdin": subprocess.DEVNULL}
         done = subprocess.run(command, **options, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (2, "")
-        assert "the working directory was deleted" in done.stderr
+        assert "the working directory does not exist any more" in done.stderr
 
     def test_settings_of_the_configuration_file_apply(self, workspace: Workspace) -> None:
         path = workspace.claude_code("mine", talk(workspace.project).records)
