@@ -140,5 +140,6 @@ def test_inspect_names_the_store_of_coding_agents(tmp_path: Path, monkeypatch: p
 
 
 def test_uninstall_names_the_command_that_removes_a_plugin() -> None:
+    assert run("uninstall", "--yes", "codex").err.endswith("kompakt install codex --undo\n")
     done = run("uninstall", "claude-code")
     assert done.code == 2 and "kompakt install claude-code --undo" in done.err and "Did you mean" not in done.err

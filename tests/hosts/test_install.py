@@ -24,6 +24,7 @@ from kompakt.hosts import claude_code, claude_code_settings, codex_settings, era
 from kompakt.hosts.checkup import check_host
 from kompakt.hosts.install import HostPlan, is_own_hook
 from kompakt.session.store import open_store
+from kompakt.version import install_command, own_program
 
 SETTINGS = """{
   // my settings
@@ -391,7 +392,7 @@ class TestErase:
         run("install", "claude-code", "--yes")
         self.use(home)
         refused = run("install", "claude-code", "--erase")
-        assert refused.code == 2 and "--undo --erase" in refused.err
+        assert refused.code == 2 and refused.err.endswith(f"{own_program()} install claude-code --undo --erase\n")
         assert run("install", "claude-code", "--undo", "--erase").code == 2
         assert len(places.noted_sessions(str(home))) == 2
 
@@ -517,7 +518,8 @@ class TestInstall:
         monkeypatch.setattr(install, "find_spec", lambda name: None)
         for plan in (claude_code_settings.plan("user"), codex_settings.plan("user")):
             install.install(plan, install.plan_install(plan))
-            assert install.no_recall() in plan.notes
+            (note,) = [note for note in plan.notes if "recall" in note]
+            assert note.endswith(f"{install_command('mcp')} && {own_program()} install {plan.agent}")
         assert "--no-recall" in (home / ".claude" / "settings.json").read_text()
         assert not (home / ".claude.json").exists() and not (home / ".codex" / "config.toml").exists()
 

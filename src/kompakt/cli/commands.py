@@ -134,7 +134,7 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in ("uninstall", "remove"):
-            agent = args[1] if len(args) > 1 else "AGENT"
+            agent = next((name for name in args[1:] if not name.startswith("-")), "AGENT")
             raise UsageError(
                 f"there is no command {args[0]!r}; to remove a plugin: {own_program()} install {agent} --undo"
             )

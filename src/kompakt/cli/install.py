@@ -124,7 +124,8 @@ def install(
     if not agent:
         raise UsageError(f"name a coding agent: {', '.join(PLANS)}; for example: {own_program()} install claude-code")
     if erase and not undo:
-        raise UsageError("--erase deletes recorded sessions and needs --undo: kompakt install AGENT --undo --erase")
+        command = f"{own_program()} install {plan_for(agent).agent} --undo --erase"
+        raise UsageError(f"--erase deletes recorded sessions and needs --undo: {command}")
     plan = plan_for(agent, project=project)
     erased = _plan_erasure(plan.agent) if erase else None
     changes = installation.plan_undo(plan) if undo else installation.plan_install(plan)

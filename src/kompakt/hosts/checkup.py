@@ -85,7 +85,7 @@ def check_host(plan: HostPlan) -> Iterator[HostCheck]:
     for command in servers:
         yield _check_server(command)
     if not servers and not has_recall(plan.scope):
-        yield HostCheck("MCP server", "problem", no_recall())
+        yield HostCheck("MCP server", "problem", no_recall(plan.agent))
     yield asyncio.run(_check_store())
     yield check_log()
 

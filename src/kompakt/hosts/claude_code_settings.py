@@ -89,7 +89,7 @@ def _notes(settings: Path, servers: Path, scope: Scope) -> tuple[str, ...]:
         "Running sessions of Claude Code use the new settings after a restart.",
     ]
     if not has_recall(scope):
-        notes.append(no_recall())
+        notes.append(no_recall(AGENT))
     if scope == "project":
         notes += ["Claude Code asks once before it starts the MCP server of a project.", *shared_notes(scope)]
     text = read_text(settings)

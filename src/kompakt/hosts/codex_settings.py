@@ -81,7 +81,7 @@ def plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
         notes=(
             "Codex runs new hooks only after you have trusted them: start codex, it asks, or use /hooks.",
             "Codex gives hooks no way to shorten tool outputs; they stay as they are.",
-            *(() if has_recall(scope) else (no_recall(),)),
+            *(() if has_recall(scope) else (no_recall(AGENT),)),
             *shared_notes(scope),
         ),
     )

@@ -156,9 +156,10 @@ class InstallManifest(msgspec.Struct, frozen=True, kw_only=True):
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
-def no_recall() -> str:
-    """Return what is missing without the MCP server, and how to add it."""
-    return f"The tool recall needs the extra mcp. Run: {install_command('mcp')}. Then run `kompakt install` again."
+def no_recall(agent: str) -> str:
+    """Return what is missing without the MCP server, and the command that adds it to the user's settings."""
+    adding = f"{install_command('mcp')} && {own_program()} install {agent}"
+    return f"The tool recall needs the extra mcp; to add it: {adding}"
 
 
 def has_recall(scope: Scope) -> bool:

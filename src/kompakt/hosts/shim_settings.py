@@ -66,7 +66,7 @@ def _plan(agent: str, scope: Scope, path: Path, source: str) -> HostPlan:
         notes=(
             "Very large outputs of commands reach the model in a short form; the originals are kept.",
             f"Running sessions of {agent} load the plugin after a restart.",
-            *((no_recall(),) if agent == OPENCODE and not has_recall(scope) else ()),
+            *((no_recall(agent),) if agent == OPENCODE and not has_recall(scope) else ()),
             *shared_notes(scope),
         ),
     )
