@@ -197,3 +197,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     close = get_close_matches(name, list(known), n=1, cutoff=_CLOSE)
     return f"did you mean {close[0]}? " if close else ""
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 session``, ``2 sessions``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -576,6 +576,16 @@ class TestInstall:
         assert any(f"{home}/.local/share/kompakt/sessions.db" in note for note in notes)
         assert "sessions.db" not in run("install", "codex", "--undo").err
 
+    @pytest.mark.parametrize(
+        ("store", "is_local"), [("mine.db", True), ("sqlite:///mine.db", True), ("redis://localhost", False)]
+    )
+    def test_a_store_that_is_a_file_is_named_as_local(
+        self, monkeypatch: pytest.MonkeyPatch, store: str, is_local: bool
+    ) -> None:
+        """By its path or by its URL."""
+        monkeypatch.setenv("KOMPAKT_STORE", store)
+        assert ("Nothing is sent anywhere" in run("install", "codex", "--dry-run").err) == is_local
+
     def test_the_next_steps_are_doctor_and_then_a_restart(self) -> None:
         done = run("install", "claude", "--yes")
         doctor, restart = "kompakt doctor --client claude-code", "then restart claude-code"

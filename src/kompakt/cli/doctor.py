@@ -324,17 +324,18 @@ def _connections(flags: dict[str, Any], *, offline: bool) -> Iterator[Diagnosis]
 
 def _store(settings: GatewayConfig, *, offline: bool) -> Diagnosis:
     from kompakt.gateway.config import default_store, without_password
-    from kompakt.store import store_url
+    from kompakt.store import sqlite_path, store_url
 
-    url = store_url(settings.store)
-    path = url.removeprefix("sqlite:///")
-    shown = without_password(url) if path == url else path
+    url, path = store_url(settings.store), sqlite_path(settings.store)
+    shown = without_password(url) if path is None else path
     shown = f"store of the gateway: {shown}" if url == default_store() else shown
-    if path != url and path and not Path(path).exists():
+    if path and not Path(path).exists():
         if url == default_store():
             return Diagnosis("store", "note", f"{shown} does not exist yet; `{own_program()} serve` creates it")
-        return Diagnosis("store", "problem", f"{shown} does not exist yet; `serve` and `session import` create it")
-    if offline and path == url and not url.startswith("memory:"):
+        return Diagnosis(
+            "store", "problem", f"{shown} does not exist yet; check its name, or `{own_program()} serve` creates it"
+        )
+    if offline and path is None and not url.startswith("memory:"):
         return Diagnosis("store", "note", f"{shown} was not checked (--offline)")
     import asyncio
 

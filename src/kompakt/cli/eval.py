@@ -10,8 +10,7 @@ import typer
 
 from kompakt.cli.input import AsJson, folder, option
 from kompakt.cli.output import console, table
-from kompakt.cli.store_options import plural
-from kompakt.errors import UsageError
+from kompakt.errors import UsageError, plural
 from kompakt.version import own_program
 
 if TYPE_CHECKING:

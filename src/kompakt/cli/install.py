@@ -12,12 +12,12 @@ import typer
 
 from kompakt.cli.input import AsJson, spelled
 from kompakt.cli.output import waiting, wrapped
-from kompakt.cli.store_options import plural
-from kompakt.errors import KompaktError, UnreadableFile, UsageError, did_you_mean
+from kompakt.errors import KompaktError, UnreadableFile, UsageError, did_you_mean, plural
 from kompakt.hosts import claude_code_settings, codex_settings, places, shim_settings
 from kompakt.hosts import install as installation
 from kompakt.hosts.install import HostPlan, PlannedChange, Scope
 from kompakt.model.json import indented_json
+from kompakt.store import sqlite_path
 from kompakt.version import own_program
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _would(said: str) -> str:
 def _recorded(plan: HostPlan) -> list[str]:
     """Return what the plugin will write, and where, for a person who has not decided yet."""
     url = places.store_url()
-    is_local = url.startswith("sqlite:///")
+    is_local = sqlite_path(url) is not None
     here = " Nothing is sent anywhere, and only your user can read the files." if is_local else ""
     return [
         f"Once it is installed, kompakt records the sessions of {plan.agent} as a whole, with any secrets in them, in "

@@ -42,7 +42,6 @@ from kompakt.cli.store_options import (
     KeyFile,
     StoreOptions,
     Url,
-    plural,
     print_json,
     printable,
     read_age,
@@ -51,7 +50,7 @@ from kompakt.cli.store_options import (
     store_command,
 )
 from kompakt.engine.compaction.policies import Policy
-from kompakt.errors import StoreDamaged, UsageError
+from kompakt.errors import StoreDamaged, UsageError, plural
 from kompakt.hosts.places import shown_store
 from kompakt.model.messages import History, Marker
 from kompakt.model.references import References

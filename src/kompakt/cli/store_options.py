@@ -225,11 +225,6 @@ def print_json(value: Any, out: str | None = None) -> None:
         files.write(out, data)
 
 
-def plural(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 session``, ``2 sessions``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 @contextmanager
 def resumable() -> Generator[None]:
     """Report, on Ctrl-C, that the command can be run again to continue."""

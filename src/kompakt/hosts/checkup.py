@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from kompakt.errors import KompaktError, UnreadableFile, UsageError
+from kompakt.errors import KompaktError, UnreadableFile, UsageError, plural
 from kompakt.hosts import places
 from kompakt.hosts.hook import CHECKED
 from kompakt.hosts.install import (
@@ -218,5 +218,4 @@ def check_log() -> HostCheck:
     path = places.log_file()
     if not lines:
         return HostCheck("log of hooks", "ok", f"no failures so far; they are logged in {path}")
-    failures = f"{len(lines):,} failure{'' if len(lines) == 1 else 's'}"
-    return HostCheck("log of hooks", "note", f"{failures} in {path}, the last: {lines[-1]}")
+    return HostCheck("log of hooks", "note", f"{plural(len(lines), 'failure')} in {path}, the last: {lines[-1]}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kompakt.errors import UnreadableFile
+from kompakt.errors import UnreadableFile, plural
 from kompakt.hosts import places
 from kompakt.session.store import open_store
 from kompakt.store import sqlite_path
@@ -43,10 +43,7 @@ class ErasurePlan(msgspec.Struct, frozen=True, kw_only=True):
         """Return what is erased, in one line per place; ``erases`` is the verb."""
         if not self:
             return [f"nothing to erase: there are no recorded sessions of {self.agent}, and no files about them"]
-        sessions, files = (
-            f"{number:,} {noun}{'' if number == 1 else 's'}"
-            for number, noun in ((self.sessions, "session"), (len(self.files), "file"))
-        )
+        sessions, files = plural(self.sessions, "session"), plural(len(self.files), "file")
         parts = [f"{sessions} of {self.agent}"] if self.sessions else []
         if self.store_file is not None:
             parts.append(f"the store itself, which has no {'other ' if self.sessions else ''}sessions")

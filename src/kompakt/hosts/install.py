@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 
 from kompakt import files
-from kompakt.errors import UnreadableFile, UsageError
+from kompakt.errors import UnreadableFile, UsageError, plural
 from kompakt.hosts import jsonc, places
 from kompakt.version import __version__, install_command, own_program
 
@@ -307,7 +307,7 @@ def _summary(file: HostFile, before: str, after: str) -> str:
 
 
 def _listed(kinds: Counter[str]) -> str:
-    *first, last = [f"{number} {kind}{'s' if number > 1 else ''}" for kind, number in kinds.items()]
+    *first, last = [plural(number, kind) for kind, number in kinds.items()]
     return f"{', '.join(first)} and {last}" if first else last
 
 

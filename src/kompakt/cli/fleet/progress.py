@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from kompakt.cli.output import console, table
-from kompakt.cli.store_options import plural
+from kompakt.errors import plural
 
 if TYPE_CHECKING:
     from rich.table import Table
