@@ -24,6 +24,7 @@ from kompakt.version import __version__, install_command, own_program
 
 if TYPE_CHECKING:
     from kompakt.gateway.config import GatewayConfig, Upstream
+    from kompakt.hosts.install import Scope
 
 CORE = ("msgspec", "rs-bpe", "rich", "typer", "sqlalchemy", "aiosqlite")
 """Required packages."""
@@ -186,7 +187,7 @@ def _report_installation(name: str, *, as_json: bool) -> bool:
         typer.echo(wrapped(f"the plugin is not installed in {agent}, so the gateway is checked"), err=True)
         return True
     with waiting(f"running a test session through the plugin in {agent}"):
-        found = {plan.scope: list(check_host(plan)) for plan in installed.plans}
+        found: dict[Scope, list[HostCheck]] = {plan.scope: list(check_host(plan)) for plan in installed.plans}
     found |= {scope: [HostCheck("settings", "problem", error)] for scope, error in installed.unreadable.items()}
     works = {scope: all(check.works for check in checks) for scope, checks in found.items()}
     if as_json:
