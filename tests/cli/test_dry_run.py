@@ -64,6 +64,14 @@ class TestCompact:
         assert "Summarization" in {step["strategy"] for step in json.loads(done.out)["report"]["steps"]}
         assert "dry run" not in done.err and "tokens saved" in done.err
 
+    def test_a_dry_run_with_a_report_writes_the_report_only_and_says_so(
+        self, kom: Run, file: Path, tmp_path: Path
+    ) -> None:
+        command = ("compact", file, "--budget", "2000", "--dry-run", "-o", tmp_path / "out", "--report", "report.json")
+        assert kom(*command).err.endswith("dry run: nothing but the report, report.json, was written\n")
+        assert json.loads((tmp_path / "report.json").read_text())["tokens_after"] <= 2000
+        assert not (tmp_path / "out").exists()
+
     def test_every_strategy_has_words(self) -> None:
         assert {getattr(make, "__name__", "") for make in REGISTRY.values()} <= set(IN_WORDS)
 

@@ -50,7 +50,9 @@ IN_WORDS = {
 """What strategies and other steps do, as tables name them. A strategy of the user has its own name."""
 
 Pins = Annotated[list[str] | None, option("pin", "TEXT", "Text that must be kept verbatim; repeatable.")]
-ReportFile = Annotated[str | None, option("report", "FILE", "Write the report to this file, as JSON.")]
+ReportFile = Annotated[
+    str | None, option("report", "FILE", "Write the report to this file, as JSON; also with --dry-run.")
+]
 
 
 def compact(
@@ -108,7 +110,7 @@ def compact(
         typer.echo((done.report.notes or NOTHING_LEAVES).encode("utf-8", "replace"))
     elif out is None:
         typer.echo(indented_json(done.payload), nl=False)
-    show(done.report, dry_run=dry_run, cost=cost)
+    show(done.report, dry_run=dry_run, cost=cost, report_file=report)
     for problem in done.report.problems:
         typer.echo(f"left: {problem}", err=True)
     if done.report.problems:
@@ -134,7 +136,9 @@ def cost_of(report: Report, model: str | None) -> PromptCost | None:
     return PromptCost(model, report.tokens_before * price.input, report.tokens_after * price.input)
 
 
-def show(report: Report, *, dry_run: bool = False, cost: PromptCost | None = None) -> None:
+def show(
+    report: Report, *, dry_run: bool = False, cost: PromptCost | None = None, report_file: str | None = None
+) -> None:
     from rich.text import Text  # late: `--help` does not need it
 
     page = console(err=True)
@@ -162,7 +166,8 @@ def show(report: Report, *, dry_run: bool = False, cost: PromptCost | None = Non
     if cost is not None:
         page.print(str(cost), markup=False)
     if dry_run:
-        page.print("dry run: nothing was written", markup=False)
+        written = "nothing" if report_file is None else f"nothing but the report, {report_file},"
+        page.print(f"dry run: {written} was written", markup=False)
 
 
 def _by_strategy(report: Report) -> dict[str, tuple[int, int]]:
