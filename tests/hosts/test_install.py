@@ -668,6 +668,12 @@ class TestCodex:
         assert refused.code == 2 and "config.toml" in refused.err
         assert not (home / ".codex" / "hooks.json").exists()
 
+    def test_servers_that_are_not_a_table_are_an_error(self, home: Path) -> None:
+        (home / ".codex").mkdir()
+        (home / ".codex" / "config.toml").write_text("mcp_servers = 5\n")
+        refused = run("install", "codex", "--yes")
+        assert refused.code == 2 and "config.toml: mcp_servers is not a table; correct the file" in refused.err
+
 
 class TestDoctor:
     @pytest.mark.parametrize("agent", ["claude-code", "codex", "opencode", "pi"])

@@ -120,6 +120,10 @@ class TestDrop:
 
 
 class TestFaults:
+    def test_a_file_that_is_nested_too_deeply_is_an_error(self) -> None:
+        with pytest.raises(UsageError, match="f: nested too deeply"):
+            jsonc.read('{"a": ' + "[" * 20_000 + "]" * 20_000 + "}", "f")
+
     @pytest.mark.parametrize("text", ['{"a": }', '{"a" 1}', "{,}", '{"a": 1} x', '{"a": 1', "[1, 2]", '{"a": 01x}'])
     def test_a_broken_file_is_named_and_not_changed(self, text: str) -> None:
         """The error names the file; the caller still has its text."""

@@ -128,9 +128,12 @@ def _entries(text: str, *, name: str) -> list[HostEntry]:
 
 def _decoded(text: str, name: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{name}: {error}; correct the file and run the command again") from None
+    if not isinstance(found.get("mcp_servers", {}), dict):
+        raise UsageError(f"{name}: mcp_servers is not a table; correct the file and run the command again")
+    return found
 
 
 def _take_server(text: str, *, name: str) -> str:

@@ -66,7 +66,10 @@ def read(text: str, name: str) -> JsonNode:
     at = scanner.skip(1 if text.startswith("\ufeff") else 0)
     if at == len(text):
         return JsonNode(at, at, {})
-    root = scanner.value(at)
+    try:
+        root = scanner.value(at)
+    except RecursionError:
+        raise UsageError(f"{name}: nested too deeply; correct the file and run the command again") from None
     if scanner.skip(root.end) != len(text):
         raise scanner.fault(root.end, "text after the end")
     if not isinstance(root.value, dict):
