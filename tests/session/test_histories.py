@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from tests.histories import bodies, plain
-from tests.session.builders import FORMATS, Body, faults, fresh, items_of, run, text, total, with_items
+from tests.session.builders import FORMATS, Body, asked, faults, fresh, items_of, run, said, text, total, with_items
 
 import kompakt
 from kompakt.engine.compaction.compact import Outcome
 from kompakt.model.phrases import RESUME_PROMPT
 from kompakt.model.references import References
 from kompakt.session import compaction, reader
+from kompakt.session import session as sessions
 from kompakt.session.reader import mid_step
 from kompakt.store.memory import MemoryRecords
 
@@ -129,6 +130,54 @@ class TestStored:
             assert (await session.head()).rows == len(items)
             assert await session.verify() == []
 
+        run(work())
+
+
+class Interrupted(MemoryRecords):
+    """Lets another writer commit before the second page of a history."""
+
+    def __init__(self, messages: list[Body]) -> None:
+        super().__init__()
+        self.messages = messages
+        self.commits = 0
+
+    async def commit(self, *args: Any, **options: Any) -> bool:
+        self.commits += 1
+        if self.commits == 2:
+            await (await fresh(self)).append(self.messages, format="openai-chat")
+        return await super().commit(*args, **options)
+
+
+class TestConcurrentSaves:
+    @pytest.mark.parametrize("others", [1, 4, 6], ids=["a part of a page", "a page", "the rest"])
+    def test_saving_continues_after_another_writer_between_two_pages(
+        self, others: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What the other writer has stored is not written again."""
+        messages = [(asked, said)[n % 2](f"Message {n}") for n in range(10)]
+
+        async def work() -> None:
+            session = await fresh(Interrupted(messages[4 : 4 + others]))
+            await session.save(messages, format="openai-chat")
+            assert await session.export() == messages
+            assert await session.verify() == []
+
+        monkeypatch.setattr(sessions, "BATCH", 4)
+        run(work())
+
+    def test_another_history_that_is_stored_between_two_pages_is_an_error(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Messages are never appended to a history that they do not continue."""
+        messages = [(asked, said)[n % 2](f"Message {n}") for n in range(10)]
+
+        async def work() -> None:
+            session = await fresh(Interrupted([asked("Something else")]))
+            with pytest.raises(kompakt.UsageError, match="does not continue session 's'"):
+                await session.save(messages, format="openai-chat")
+            assert await session.export() == [*messages[:4], asked("Something else")]
+
+        monkeypatch.setattr(sessions, "BATCH", 4)
         run(work())
 
 

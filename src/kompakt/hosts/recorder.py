@@ -15,7 +15,7 @@ from glob import escape, glob
 from typing import Any, TypeVar
 
 from kompakt.engine.admission import admit
-from kompakt.errors import Conflict, UsageError
+from kompakt.errors import UsageError
 from kompakt.hosts import places
 from kompakt.hosts.notes import originals_in, read_transcript
 from kompakt.model.messages import History, Message
@@ -44,9 +44,6 @@ RECALL_TOKENS = 2_000
 
 SUB_AGENT = "/agent-"
 """Separates a session and the name of its sub-agent."""
-
-_ATTEMPTS = 5
-"""How often a recording is repeated when another process wrote to the same session."""
 
 
 def record(agent: str, session: str, transcript: str, *, is_over: bool = False, seconds: float = RECORD_SECONDS) -> int:
@@ -107,15 +104,10 @@ def _finished(history: History) -> list[Message]:
 
 
 async def _save(session: Session, history: History) -> None:
-    for _ in range(_ATTEMPTS):
-        try:
-            await session.save(history)
-        except Conflict:
-            continue
-        except UsageError:  # the transcript changed before its end: append what is not there yet
-            await _append_missing(session, history)
-        return
-    raise Conflict(f"session {session.id!r} has too many concurrent writers; it is recorded at the next event")
+    try:
+        await session.save(history)
+    except UsageError:  # the transcript changed before its end: append what is not there yet
+        await _append_missing(session, history)
 
 
 async def _append_missing(session: Session, history: History) -> None:

@@ -232,25 +232,22 @@ class Session:
         """
         history = await self._parsed(messages, format)
         refs: list[str] = []
-        chains, cuts = list[bytes](), safe_cuts(history.messages)
+        chain, cuts = b"", safe_cuts(history.messages)
+        chains = [chain := linked(chain, message) for _, message in self.codec(history.format).items(history)]
+
+        async def make(head: Head) -> Draft:
+            known = await self._known(head, chains)  # again, because another writer may have been first
+            return self._drafted(head, history, history.messages[known : page_end(cuts, known, size=BATCH)])
+
         while True:
-            head = await self.records.head(self.key)
-            if head is not None and not chains:
+            head = self._head = await self.records.head(self.key)
+            if head is not None:
                 self._check_format(head, history)
-                chain = b""
-                chains = [chain := linked(chain, message) for _, message in self.codec(head.format).items(history)]
             known = await self._known(head, chains)
             if progress is not None:
                 progress(known, len(history))
             if known >= len(history) and head is not None and not self._has_new_envelope(head, history, chains):
                 return refs
-            rest = history.messages[known : page_end(cuts, known, size=BATCH)]
-
-            async def make(now: Head, seen: int = head.rows if head else 0, rest: Sequence[Message] = rest) -> Draft:
-                if now.rows != seen:
-                    raise Conflict("the session was written to while a whole history was saved; save it again")
-                return self._drafted(now, history, rest)
-
             await self.write(make, history=history, names=refs)
 
     def _has_new_envelope(self, head: Head, history: History, chains: Sequence[bytes]) -> bool:

@@ -15,7 +15,7 @@ from typing import Self
 import msgspec
 
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
-from kompakt.errors import Conflict, StoreDamaged, UsageError
+from kompakt.errors import StoreDamaged, UsageError
 from kompakt.model.messages import History
 from kompakt.session.rows import Redact
 from kompakt.session.session import Session
@@ -29,9 +29,6 @@ _PAGE = 200
 
 MAX_BRANCHES = 20
 """Most stored conversations of one name."""
-
-_CONFLICTS = 20
-"""How often a history is saved again after another writer committed first. Parallel requests save the same history."""
 
 _NUMBERED = re.compile(r"~\d+\Z")
 
@@ -110,7 +107,7 @@ class Store:
         for number in range(1, MAX_BRANCHES + 1):
             session = await self.session(branch_name(id, number))
             try:
-                await _save(session, history)
+                await session.save(history)
             except UsageError:  # the stored messages differ, so this is another conversation
                 continue
             return session
@@ -164,17 +161,6 @@ class Store:
         the size of the store, and blocks writers.
         """
         await self.records.scrub()
-
-
-async def _save(session: Session, history: History) -> None:
-    """Save a history; after a conflict save what the other writer has not stored."""
-    for attempt in range(_CONFLICTS):
-        try:
-            await session.save(history)
-            return
-        except Conflict:
-            if attempt == _CONFLICTS - 1:
-                raise
 
 
 async def open_store(url: str, *, tenant: str = "", key: bytes | None = None, redact: Redact | None = None) -> Store:
