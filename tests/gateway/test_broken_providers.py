@@ -23,6 +23,7 @@ from tests.gateway.stub_gateway import Served, served, settings
 from tests.gateway.upstreams import Reply
 from tests.gateway.upstreams import Upstream as Planned
 
+from kompakt.gateway import upstream
 from kompakt.gateway.config import Upstream
 from kompakt.gateway.http import encodings
 from kompakt.gateway.upstream import MAX_ERROR
@@ -187,6 +188,52 @@ class TestBeforeTheFirstByte:
         """Without a history in the body nothing is compacted, but the answer is still monitored."""
         crooked.act = sends(SIZED)
         assert_in_shape(format, gate.post(PATHS[format], json={"model": "m"}, headers=HEADERS[format]), 502)
+
+
+class TestTimeOfTheProvider:
+    @pytest.mark.parametrize("begun", [b"", SIZED, REFUSES], ids=["before the head", "after the head", "in a refusal"])
+    def test_a_wait_that_ends_with_a_timeout_is_not_the_overhead_of_the_gateway(
+        self, gate: Served, crooked: Crooked, begun: bytes, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def act(line: socket.socket) -> None:
+            line.sendall(begun)
+            crooked.hang(line)
+
+        crooked.act = act
+        assert ask(gate, "anthropic").status_code == 504
+        gate.empty()
+        assert_is_of_the_provider(caplog, PATIENCE)
+
+    def test_the_wait_after_an_announcement_is_not_the_overhead_of_the_gateway(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The answer is passed on after the delay, while the next chunk is still waited for."""
+        monkeypatch.setattr(upstream, "ERROR_DELAY", PATIENCE)
+        rest = threading.Event()
+        created = b'event: response.created\ndata: {"type": "response.created"}\n\n'
+        reply = Reply([created, b"event: response.completed\n\n"], 200, {"content-type": "text/event-stream"}, [rest])
+        with Planned(reply) as provider:
+            upstreams = {"openai": Upstream("openai", provider.url)}
+            with served(settings(upstreams=upstreams, context_window=32_000), None) as gate:
+                body = request("openai-responses", history("openai-responses", 1)) | {"stream": True}
+                path = gate.url + PATHS["openai-responses"]
+                with httpx.stream("POST", path, json=body, timeout=60, trust_env=False) as answer:
+                    arriving = answer.iter_raw()
+                    first = next(arriving)
+                    time.sleep(PATIENCE)
+                    rest.set()
+                    assert first + b"".join(arriving) == b"".join(reply.chunks)
+                gate.empty()
+        assert assert_is_of_the_provider(caplog, PATIENCE) < 2 * PATIENCE * 1_000, "the wait after the start counts"
+
+
+def assert_is_of_the_provider(caplog: pytest.LogCaptureFixture, seconds: float) -> float:
+    """Assert that the one logged request waited so long for the provider, and return its ``upstream_ms``."""
+    logged = [vars(one).get("kompakt", {}) for one in caplog.records if one.name == "kompakt.gateway"]
+    (fields,) = [one for one in logged if "total_ms" in one]
+    assert fields["upstream_ms"] >= seconds * 900
+    assert fields["overhead_ms"] < seconds * 900
+    return fields["upstream_ms"]
 
 
 @pytest.mark.parametrize("format", FORMATS)

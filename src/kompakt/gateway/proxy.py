@@ -447,7 +447,6 @@ class Proxy:
             room=room,
             extra_input=extra_input,
             headers=self._headers(job, plan),
-            log=request_log(job.request),
         )
         return await self._recall.rounds.respond(exchange, upstream)
 

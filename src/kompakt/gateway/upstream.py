@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -209,7 +208,6 @@ async def send(
     Raises:
         GatewayError: the provider is unreachable, or its response is not HTTP.
     """
-    began = time.perf_counter()
     query = request.scope.get("query_string", b"").decode("latin-1")
     try:
         url = httpx.URL(f"{route.url}?{query}" if query else route.url)
@@ -222,13 +220,12 @@ async def send(
     )
     if body is not None and "accept-encoding" in made.headers:
         made.headers["accept-encoding"] = encodings.readable(made.headers["accept-encoding"])
-    with _failures("the provider is unreachable", code="upstream_unreachable"):
+    log = request_log(request)
+    with _failures("the provider is unreachable", code="upstream_unreachable"), log.waiting():
         response = await client.send(made, stream=True)
     request.scope.setdefault(_OPENED, []).append(response)
     if response.status_code < 200:
         raise GatewayError(502, "the provider tried to switch protocols", code="upstream_unreachable")
-    log = request_log(request)
-    log.upstream_seconds = (log.upstream_seconds or 0.0) + time.perf_counter() - began
     return UpstreamResponse(response, _chunks(response, log))
 
 
@@ -258,17 +255,17 @@ def _failures(message: str, *, code: str) -> Generator[None]:
 
 
 async def _chunks(response: httpx.Response, log: RequestLog) -> AsyncIterator[bytes]:
-    """Yield the body. What is waited for before the client's response starts is the provider's time."""
+    """Yield the body. The waits before the client's response starts and for the first chunk are the provider's time."""
     chunks = response.aiter_raw()
     with _failures("the provider broke off its answer", code="upstream_broken"):
-        while not log.status:
-            began = time.perf_counter()
-            chunk = await anext(chunks, None)
-            if not log.status:
-                log.upstream_seconds = (log.upstream_seconds or 0.0) + time.perf_counter() - began
+        while True:
+            with log.waiting():
+                chunk = await anext(chunks, None)
             if chunk is None:
                 return
             yield chunk
+            if log.status:
+                break
         async for chunk in chunks:
             yield chunk
 

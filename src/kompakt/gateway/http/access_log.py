@@ -11,7 +11,8 @@ import secrets
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from importlib import import_module
@@ -64,9 +65,27 @@ class RequestLog(msgspec.Struct):
     refusal: str | None = None
     """Why the gateway rejected the request."""
     upstream_seconds: float | None = None
-    """Time until the provider started to respond, over all attempts."""
+    """Time spent waiting for the provider, over all attempts: until the client's response starts, and until each later
+    recall round starts to answer. ``None`` if the provider was not asked."""
+    waits_since: float | None = None
+    """Start of the wait for the provider that is not over, by ``time.perf_counter``."""
     overhead: float | None = None
     """The gateway's own time until the first byte of the response; computed when not set."""
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """Count the time of a block as the provider's, however the block ends."""
+        self.waits_since = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.end_wait()
+
+    def end_wait(self) -> None:
+        """Count the wait for the provider so far, and nothing after this."""
+        if self.waits_since is not None:
+            self.upstream_seconds = (self.upstream_seconds or 0.0) + time.perf_counter() - self.waits_since
+            self.waits_since = None
 
     def fields(self) -> dict[str, Any]:
         fields = {
@@ -135,6 +154,7 @@ class AccessLog:
     def _on_response(self, entry: RequestLog, message: Message) -> None:
         entry.status = message["status"]
         headers = list(message.get("headers", ()))
+        entry.end_wait()  # an announced answer is passed on while the next chunk is waited for
         if entry.upstream_seconds is not None and entry.overhead is None:
             began = entry.began if entry.received is None else entry.received
             entry.overhead = max(0.0, time.perf_counter() - began - entry.upstream_seconds)

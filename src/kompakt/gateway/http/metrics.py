@@ -96,7 +96,8 @@ class Metrics:
         )
         self.upstream = Histogram(
             "kompakt_upstream_seconds",
-            "Time until the provider started to respond.",
+            "Time spent waiting for the provider, over all attempts, until the response to the client starts and until "
+            "each later recall round starts.",
             buckets=_UPSTREAM,
             registry=registry,
         )

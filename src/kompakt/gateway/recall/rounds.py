@@ -7,12 +7,10 @@ stream breaks off too.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
-import httpx
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -22,7 +20,6 @@ from kompakt.agent.recall.sse import EventParser
 from kompakt.agent.recall.turn import ModelTurn, RecallProtocol, RoundStream, identity_of
 from kompakt.errors import KompaktError
 from kompakt.gateway.errors import GatewayError, error_body
-from kompakt.gateway.http.access_log import RequestLog
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.recall.hidden_rounds import HiddenRounds, SavedRounds, mixed_note, round_note
 from kompakt.gateway.request.history import HashChain
@@ -52,7 +49,6 @@ class Exchange(msgspec.Struct, kw_only=True):
     extra_input: int = 0
     """Tokens that are added to the reported input size."""
     headers: Sequence[tuple[str, str]] = ()
-    log: RequestLog
 
     @property
     def tool_name(self) -> str:
@@ -94,7 +90,7 @@ class RecallRounds:
     async def _respond_whole(self, exchange: Exchange, upstream: UpstreamResponse) -> Response:
         responses: list[JsonObject] = []
         while True:
-            data = await _read(upstream, exchange.log)
+            data = await _read(upstream)
             response = _object(data)
             if response is None:
                 break
@@ -128,7 +124,7 @@ class RecallRounds:
                     yield chunk
                 return
             if upstream.status >= 400:
-                data = await _read(upstream, exchange.log)
+                data = await _read(upstream)
                 for chunk in stream.error(_object(data) or {}):
                     yield chunk
                 return
@@ -186,22 +182,16 @@ async def _round_chunks(stream: RoundStream, upstream: UpstreamResponse) -> Asyn
         await upstream.response.aclose()
 
 
-async def _read(upstream: UpstreamResponse, log: RequestLog) -> bytes:
-    """Read a whole answer and add the time to the provider's, unless ``upstream`` does it.
+async def _read(upstream: UpstreamResponse) -> bytes:
+    """Read a whole answer.
 
     Raises:
         GatewayError: the answer breaks off.
     """
-    chunks, began = [upstream.read], time.perf_counter()
     try:
-        chunks += [chunk async for chunk in upstream.chunks]
-    except httpx.HTTPError:
-        raise GatewayError(502, "the provider broke off its answer", code="upstream_broken") from None
+        return b"".join([upstream.read, *[chunk async for chunk in upstream.chunks]])
     finally:
-        if log.status:
-            log.upstream_seconds = (log.upstream_seconds or 0.0) + time.perf_counter() - began
         await upstream.response.aclose()
-    return b"".join(chunks)
 
 
 def _object(data: bytes) -> JsonObject | None:
