@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
-from tests.gateway.admin.test_session_api import BOSS, HASHED, ODD, A, B, fill
+from tests.gateway.admin.test_session_api import BOSS, HASHED, ODD, A, B, fill, write
 from tests.gateway.stub_gateway import ADMIN, KEYS, Served, served, settings
 
+from kompakt.gateway.storage.storage import Owner
 from kompakt.gateway.tenants import Tenant, hash_key
 from kompakt.view.values import ACTIONS
 
@@ -80,6 +82,24 @@ class TestTenants:
                 found = made.ask("POST", path, json=asked, headers={**BOSS, **POST})
                 assert found.status_code == status, found.text
                 assert status == 200 or found.json()["error"]["code"] == "ambiguous_session"
+
+    def test_each_row_of_the_list_has_an_id_of_its_own(self) -> None:
+        """It shows and changes the session of the row, also where ids have slashes."""
+        with served(settings(keys=HASHED, admin_keys=(hash_key(ADMIN),))) as made:
+            stored = [("", "main"), ("", "acme/main"), ("", "/acme/main"), ("acme", "main"), ("acme", "acme/main")]
+            for tenant, id in stored:
+                if tenant:
+                    made.run(made.gateway.registry.is_new(tenant))
+                made.run(write(made, Owner(tenant, ""), id))
+            rows = made.ask("GET", "/inspect/api/sessions", headers=BOSS).json()["rows"]
+            assert len({row["id"] for row in rows}) == len(rows) == len(stored)
+            said = set[str]()
+            for row in rows:
+                path = f"/inspect/api/sessions/{quote(row['id'], safe='')}"
+                said.add(made.ask("GET", f"{path}/messages/1", headers=BOSS).json()["text"])
+                asked = {"action": "pin", "confirm": True, "text": "Begin"}
+                assert made.ask("POST", f"{path}/actions", json=asked, headers={**BOSS, **POST}).status_code == 200
+            assert said == {f"Begin {id} of {tenant}." for tenant, id in stored}
 
 
 class TestKeys:

@@ -122,6 +122,19 @@ class TestTenants:
                 assert f"{tenant}/shared" in call(gate, "status", arguments, {**BOSS, **header})[0]
         assert call(gate, "status", {"session": f"{REGISTRY_TENANT}/tenant-a"}, BOSS)[1]
 
+    def test_the_header_names_a_session_whose_id_has_a_slash(self) -> None:
+        """A listed id names the listed session."""
+        with served(settings(keys=HASHED, admin_keys=(hash_key(ADMIN),))) as made:
+            for tenant, id in (("acme", "main"), ("other", "acme/main")):
+                made.run(fill(made, Tenant(tenant, "key"), [id]))
+            for arguments, header, owner in (
+                ({}, {"x-kompakt-session": "acme/main"}, "other in acme/main"),
+                ({"session": "acme/main"}, {}, "acme in main"),
+                ({"session": "other/acme/main"}, {}, "other in acme/main"),
+            ):
+                said, _ = call(made, "recall", {"query": "password", **arguments}, {**BOSS, **header})
+                assert f"of {owner} is walrus" in said
+
     def test_nothing_can_be_changed(self, gate: Served) -> None:
         tools = send(gate, "tools/list", {}, BOSS).json()["result"]["tools"]
         assert [tool["name"] for tool in tools] == ["recall", "ledger", "status"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
@@ -34,6 +35,12 @@ async def fill(gate: Served, tenant: Tenant, names: list[str], *, compacted: boo
         await session.append(said, format="openai-chat")
         if compacted:
             await session.compact(1_500)
+
+
+async def write(gate: Served, owner: Owner, id: str) -> None:
+    """Store a short session."""
+    session = await gate.gateway.storage.store_of(owner).session(id)
+    await session.append([{"role": "user", "content": f"Begin {id} of {owner.tenant}."}], format="openai-chat")
 
 
 @pytest.fixture(scope="module")
@@ -94,18 +101,38 @@ class TestTenants:
             assert made.ask("DELETE", named, headers=BOSS).status_code == 404
             assert made.ask("DELETE", "/kompakt/sessions/main", headers=BOSS).status_code == 204
 
+    def test_an_id_with_a_slash_is_not_taken_for_that_of_a_tenant(self) -> None:
+        """A session whose id is the whole text counts first; the error names queries that reach each session."""
+        with served(settings(keys=HASHED, admin_keys=(hash_key(ADMIN),))) as made:
+            made.run(fill(made, Tenant("acme", "key"), ["main"], compacted=False))
+            path = "/kompakt/sessions/acme/main"
+            assert made.ask("GET", path, headers=BOSS).json()["session"]["tenant"] == "acme"
+            made.run(write(made, Owner("", ""), "acme/main"))
+            assert made.ask("GET", path, headers=BOSS).json()["session"]["tenant"] == ""
+            assert made.ask("DELETE", path, headers=BOSS).status_code == 204
+            made.run(write(made, Owner("", ""), "acme/main"))
+            made.run(fill(made, Tenant("other", "key"), ["acme/main"], compacted=False))
+            refused = made.ask("DELETE", path, headers=BOSS)
+            assert refused.status_code == 409
+            queries = re.findall(r"\?tenant=[^,]*", refused.json()["error"]["message"])
+            assert queries == ["?tenant=", "?tenant=other"]
+            for query in queries:
+                assert made.ask("DELETE", path + query, headers=BOSS).status_code == 204
+            (left,) = made.ask("GET", "/kompakt/sessions", headers=BOSS).json()["sessions"]
+            assert (left["tenant"], left["id"]) == ("acme", "main")
+
     def test_a_session_with_a_lone_surrogate_in_its_id_is_listed_and_read(self) -> None:
         """A program can write such a session into the store of the gateway."""
         odd = "odd \ud800 id"
 
-        async def write(gate: Served) -> None:
+        async def write_odd(gate: Served) -> None:
             session = await gate.gateway.storage.store_of(Owner("", "")).session(odd)
             said = [{"role": role, "content": "words \ud800" * 40} for role in ("user", "assistant") * 20]
             await session.append([{"role": "user", "content": "Begin."}, *said], format="openai-chat")
             await session.compact(1_000)
 
         with served(settings()) as made:
-            made.run(write(made))
+            made.run(write_odd(made))
             found = made.get("/kompakt/sessions").json()["sessions"]
             assert [(one["id"], one["compactions"]) for one in found] == [(odd, 1)]
             assert "odd � id" in made.get("/inspect/plain").text

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from kompakt.gateway.admin.sessions import AMBIGUOUS, FoundSession, SessionsApi, session_of, shown_id
+from kompakt.gateway.admin.sessions import SessionsApi, session_of, shown_id
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.pivots.budget import window_for
 from kompakt.gateway.request.labels import Label
@@ -78,23 +78,21 @@ class GatewayDirectory:
         return [self._labels.get(head.key) or Label() for _, head in found]
 
     async def find(self, id: str) -> Source:
-        found = await self._found(id)
+        try:
+            found = await self._api.found(self._access, id, is_listed=True)
+        except GatewayError as error:
+            raise MissingSession(error.message) from None
         (label,) = await self._labels_of([(found.store.tenant, found.head)])
         return StoredSource(await session_of(found), client=label.client, model=label.model)
 
-    async def _found(self, id: str) -> FoundSession:
-        try:
-            return await self._api.found(self._access, id)
-        except GatewayError as error:
-            raise MissingSession(error.message) from None
-
     async def writable(self, id: str) -> ManagedSession:
-        await self._found(id)
-        matches = [one async for one in self._api.matches(self._access, id)]
-        shown = [one for one in matches if shown_id(self._access, one.store.tenant, one.head.name) == id]
-        if len(shown or matches) != 1:
-            raise InspectorError(409, "ambiguous_session", AMBIGUOUS)
-        return await self._api.managed((shown or matches)[0])
+        try:
+            found = await self._api.found_one(self._access, id, is_listed=True)
+        except GatewayError as error:
+            if error.status == 404:
+                raise MissingSession(error.message) from None
+            raise InspectorError(error.status, error.code, error.message) from None
+        return await self._api.managed(found)
 
     async def close(self) -> None:
         pass

@@ -111,7 +111,10 @@ class GatewaySessions:
         access = self._api.access(request)
         name = id if id is not None else request.headers.get(SESSION_HEADER) or None
         try:
-            found = await self._api.found(access, name) if name is not None else await self._newest(access)
+            if name is not None:
+                found = await self._api.found(access, name, is_listed=id is not None)
+            else:
+                found = await self._newest(access)
         except GatewayError as error:
             raise UsageError(error.message) from None
         except StoreError as error:

@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 
 MAX_ID = 512
 
-
-AMBIGUOUS = "several tenants have a session of this id; add ?tenant=… to say whose"
+MAX_NAMED = 5
+"""Tenants that an error names."""
 
 
 class FoundSession(NamedTuple):
@@ -112,7 +112,7 @@ class SessionsApi:
     async def show_or_delete(self, request: Request) -> Response:
         if request.method != "DELETE":
             return _json(await self.details(await self._find(request)))
-        await (await session_of(await self._find_one(request))).delete()
+        await (await session_of(await self.found_one(self.access(request), request.path_params["id"]))).delete()
         return Response(status_code=204)
 
     async def recall(self, request: Request) -> Response:
@@ -150,7 +150,7 @@ class SessionsApi:
             raise GatewayError(400, str(error), code="unknown_policy") from None
 
     async def undo(self, request: Request) -> Response:
-        target = await self._find_one(request)
+        target = await self.found_one(self.access(request), request.path_params["id"])
         try:
             newest = await (await self.managed(target)).undo_newest()
         except UsageError as error:
@@ -246,40 +246,56 @@ class SessionsApi:
     async def _find(self, request: Request) -> FoundSession:
         return await self.found(self.access(request), request.path_params["id"])
 
-    async def _find_one(self, request: Request) -> FoundSession:
-        """Find a session to change it.
+    async def found_one(self, access: Access, id: str, *, is_listed: bool = False) -> FoundSession:
+        """Find a visible session by its id, to change it; see ``matches``.
 
         Raises:
             GatewayError: there is none, or several tenants have one of this id.
         """
-        found = [one async for one in self.matches(self.access(request), request.path_params["id"])]
+        found = [one async for one in self.matches(access, id, is_listed=is_listed)]
         if not found:
             raise _missing()
         if len(found) > 1:
-            raise GatewayError(409, AMBIGUOUS, code="ambiguous_session")
+            queries = ", ".join(f"?tenant={one.store.tenant}" for one in found[:MAX_NAMED])
+            more = ", …" if len(found) > MAX_NAMED else ""
+            message = f"{len(found)} tenants have a session of this id; say whose with {queries}{more}"
+            raise GatewayError(409, message, code="ambiguous_session")
         return found[0]
 
-    async def found(self, access: Access, id: str) -> FoundSession:
-        """Find a visible session by its id.
+    async def found(self, access: Access, id: str, *, is_listed: bool = False) -> FoundSession:
+        """Find a visible session by its id; see ``matches``.
 
         Raises:
             GatewayError: there is none.
         """
-        async for one in self.matches(access, id):
+        async for one in self.matches(access, id, is_listed=is_listed):
             return one
         raise _missing()
 
-    async def matches(self, access: Access, id: str) -> AsyncIterator[FoundSession]:
-        """Iterate over the visible sessions of an id. Who sees all tenants may write it as ``tenant/id``."""
-        tenant, slash, rest = id.partition("/")
-        if access.owner is None and tenant and slash and is_named(tenant) and tenant != REGISTRY_TENANT:
-            one = await self._stored(Owner(tenant, ""), rest)
-            if one is not None:
-                yield one
-        async for owner in self._owners(access):  # the id itself may have a slash
+    async def matches(self, access: Access, id: str, *, is_listed: bool = False) -> AsyncIterator[FoundSession]:
+        """Iterate over the visible sessions of an id.
+
+        Who sees all tenants may write it as ``tenant/id``. An id may have a slash too, so this counts only if no
+        session has the whole text as its id. With ``is_listed`` the id may come from ``shown_id``, which counts first.
+        """
+        if is_listed and (one := await self._qualified(access, id)) is not None:
+            yield one
+            return
+        is_literal = False
+        async for owner in self._owners(access):
             one = await self._stored(owner, id)
             if one is not None:
+                is_literal = True
                 yield one
+        if not is_literal and (one := await self._qualified(access, id)) is not None:
+            yield one
+
+    async def _qualified(self, access: Access, id: str) -> FoundSession | None:
+        """Return the session that ``shown_id`` gives this id, if the caller sees all tenants."""
+        tenant, _, rest = id.partition("/") if "/" in id else ("", "", id)
+        if access.owner is not None or not is_named(tenant) or tenant == REGISTRY_TENANT:
+            return None
+        return await self._stored(Owner(tenant, ""), rest)
 
     async def _stored(self, owner: Owner, id: str) -> FoundSession | None:
         if not 0 < len(id) <= MAX_ID:
@@ -380,8 +396,11 @@ async def session_of(found: FoundSession) -> Session:
 
 
 def shown_id(access: Access, tenant: str, id: str) -> str:
-    """Return the id that a caller uses for a session. Who sees all tenants needs the tenant too."""
-    return f"{tenant}/{id}" if tenant and access.owner is None else id
+    """Return the id that a list shows for a session. Who sees all tenants needs the tenant too.
+
+    No two sessions have the same: names of tenants have no slash, and an id with a slash always follows one.
+    """
+    return f"{tenant}/{id}" if access.owner is None and (tenant or "/" in id) else id
 
 
 def _number(request: Request, name: str, default: int, most: int) -> int:
