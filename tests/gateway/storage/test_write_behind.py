@@ -233,6 +233,23 @@ def test_requests_are_written_within_seconds(sessions: int, least: float, monkey
     assert least * recorder.DRAIN_SECONDS <= max(delays) < 1.2 * recorder.DRAIN_SECONDS
 
 
+@pytest.mark.parametrize(("sessions", "seconds"), [(1_000, 0.002), (200, 0.02), (1_000, 0.02)])
+def test_a_burst_is_written_within_seconds(sessions: int, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the store is too slow for that, its writes follow one another without a pause."""
+    clock, written = FakeTime(monkeypatch), list[float]()
+
+    async def run() -> None:
+        queue = WriteBehind(on_failure=lambda error: None)
+        write = clock.writing(seconds, lambda: written.append(clock.now))
+        for number in range(sessions):
+            queue.put(("", f"session {number}"), chain_of("a"), write)
+        while len(written) < sessions:
+            await clock.give_way()
+
+    asyncio.run(run())
+    assert max(written) < 1.05 * max(recorder.DRAIN_SECONDS, sessions * seconds)
+
+
 def test_a_session_that_sends_often_is_written_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, busy, others = FakeTime(monkeypatch), list[int](), list[float]()
 

@@ -19,6 +19,7 @@ import asyncio
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -297,14 +298,14 @@ async def recall_in_branch(store: Store, branch: RecordedBranch, query: str, *, 
 # --- In the background ---
 
 PAUSE_FACTOR = 10.0
-"""Pause after a write as a multiple of its duration, while the queue is nearly empty."""
+"""Pause after a write as a multiple of its duration, while nothing has been queued for long."""
 
 MAX_PAUSE = 1.0
 """Seconds of such a pause at most: one write that waited for a lock or a slow disk must not delay all others."""
 
 DRAIN_SECONDS = 10.0
-"""Seconds until a request is written while others keep coming, if the store is fast enough. A killed process loses what
-is queued. Longer pauses save processor time: all that a session sends meanwhile is one write.
+"""Seconds in which all that is queued is written, if the store is fast enough. A killed process loses what is queued.
+Longer pauses save processor time: all that a session sends meanwhile is one write.
 """
 
 MAX_WRITES = 4_000
@@ -331,11 +332,14 @@ SessionKey: TypeAlias = tuple[str, str]
 class _QueuedRequest(NamedTuple):
     chain: HashChain
     write: Write
+    since: float
+    """When its session got its place in the queue, by ``time.perf_counter``."""
 
 
 class _QueuedWrite(NamedTuple):
     write: Write
     size: int
+    since: float
 
 
 class WriteBehind:
@@ -372,14 +376,15 @@ class WriteBehind:
         The session keeps its place in the queue. Otherwise one that sends more often than others would never be first.
         """
         earlier = self._requests.get(session, [])
-        queued = [one for one in earlier if not extends(chain, one.chain)] + [_QueuedRequest(chain, write)]
+        since = earlier[0].since if earlier else time.perf_counter()
+        queued = [one for one in earlier if not extends(chain, one.chain)] + [_QueuedRequest(chain, write, since)]
         self._requests[session] = queued
         self._size += sum(one.chain.size for one in queued) - sum(one.chain.size for one in earlier)
         self._count()
         self._start()
 
     def put_other(self, write: Write, size: int) -> None:
-        self._others.append(_QueuedWrite(write, size))
+        self._others.append(_QueuedWrite(write, size, time.perf_counter()))
         self._size += size
         self._count()
         self._start()
@@ -463,11 +468,15 @@ class WriteBehind:
             await self._pause(time.perf_counter() - began)
 
     async def _pause(self, wrote: float) -> None:
+        """Wait after a write, as long as there is time for all that is queued before the oldest is too old."""
         ended = time.perf_counter()
         while not self._is_flushing:  # the queue may grow meanwhile
-            queued = max(1, len(self._requests) + len(self._others))
-            pause = min(MAX_PAUSE, PAUSE_FACTOR * wrote, DRAIN_SECONDS / queued - wrote) * max(0.0, 1 - 2 * self.load)
-            left = ended + pause - time.perf_counter()
+            now = time.perf_counter()
+            first = [*islice(self._others, 1), *(queued[0] for queued in islice(self._requests.values(), 1))]
+            oldest = min((one.since for one in first), default=now)
+            spare = oldest + DRAIN_SECONDS - now - wrote * (len(self._requests) + len(self._others))
+            pause = min(MAX_PAUSE, PAUSE_FACTOR * wrote) * max(0.0, 1 - 2 * self.load)
+            left = min(ended + pause - now, spare)
             if left <= 0:
                 break
             await asyncio.sleep(min(_POLL, left))
