@@ -22,6 +22,7 @@ from kompakt.errors import UsageError
 from kompakt.inspector import export
 from kompakt.inspector.assets import bundle
 from kompakt.inspector.export import write_html
+from kompakt.inspector.redaction import Redaction
 from kompakt.session.store import open_store
 from kompakt.view import inspection
 from kompakt.view.inspection import open_inspection
@@ -335,7 +336,14 @@ class TestRedaction:
             r"(?:[a-z0-9,;]+ )+[a-z]+",
         )
         known = re.compile("|".join(f"(?:{form})" for form in forms))
-        assert [text for text in texts(files[1]) if not known.fullmatch(text)] == []
+        assert [text for text in texts(files[1]) if text and not known.fullmatch(text)] == []
+
+    def test_an_empty_text_stays_empty(self, files: tuple[Any, Any]) -> None:
+        assert "[0 characters]" not in json.dumps(files[1])
+        empty = {"error": "", "tool": "", "summary": ["", "secret"]}
+        assert Redaction().file({"sessions": [empty], "content": {}, "total": 1})["sessions"] == [
+            {"error": "", "tool": "", "summary": ["", "[6 characters]"]}
+        ]
 
     def test_structure_and_numbers_stay(self, files: tuple[Any, Any]) -> None:
         def numbers(value: Any) -> Any:

@@ -125,6 +125,8 @@ class Redaction:
         return self._named("tool ", name) if is_tool else f"[{kind_name(kind)}, {size}]"
 
     def _string(self, name: str, text: str) -> str | None:
+        if not text:
+            return text
         single = "strategy" if name == "strategies" else "kind" if name == "kinds" else name
         if single in _WORDS and text in _WORDS[single]:
             return text
