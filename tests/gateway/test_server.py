@@ -234,6 +234,14 @@ class TestStarting:
         assert server._shown_store("sqlite:////home/me/data/k.db") == "~/data/k.db"
         assert server._shown_store("sqlite:////srv/k.db") == "/srv/k.db"
         assert "secret" not in server._shown_store("postgresql://me:secret@host/db")
+        assert server._shown_store("memory:") == "memory:"
+
+    def test_the_path_of_its_store_is_whole_where_the_home_folder_is_the_root(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As for a service without a home of its own."""
+        monkeypatch.setenv("HOME", "/")
+        assert server._shown_store("sqlite:////srv/k.db") == "/srv/k.db"
 
     def test_it_prints_client_settings(self, tmp_path: Path) -> None:
         """For each upstream, and the URL of the store."""

@@ -47,6 +47,7 @@ from kompakt.gateway.tenants import PATIENCE, Tenant, TenantRegistry, load_secre
 from kompakt.gateway.upstream import ProviderTransport, Route, closing_responses, has_body, route_of
 from kompakt.model.tokens import counter_for
 from kompakt.session.store import Store, open_store
+from kompakt.store import sqlite_path
 from kompakt.store.records import Records
 
 _log = logging.getLogger("kompakt.gateway")
@@ -276,8 +277,9 @@ def make_proxy(gateway: Gateway) -> Handler:
 
 
 async def _open_store(settings: GatewayConfig, key: bytes | None) -> Store:
-    if settings.store == default_store():
-        Path(settings.store.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = sqlite_path(settings.store)
+    if path is not None and settings.store == default_store():
+        Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         return await open_store(settings.store, key=key)
     except StoreUnavailable as error:

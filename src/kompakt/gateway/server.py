@@ -34,6 +34,7 @@ from kompakt.gateway.http.limits import protocol
 from kompakt.gateway.http.metrics import share_metrics
 from kompakt.gateway.tenants import is_loopback
 from kompakt.gateway.workers import Supervisor, WorkerAssignment, WorkerChannel
+from kompakt.store import sqlite_path
 from kompakt.version import own_program
 
 _log = logging.getLogger("kompakt.gateway")
@@ -315,10 +316,11 @@ def _print_banner(settings: GatewayConfig, port: int) -> None:
 
 def _shown_store(url: str) -> str:
     """Return a store for people: the path of a SQLite file, with ``~`` for the home folder, or a URL."""
-    path, home = url.removeprefix("sqlite:///"), Path("~").expanduser()
-    if path == url:
+    path, home = sqlite_path(url), Path("~").expanduser()
+    if path is None:
         return without_password(url)
-    return str("~" / Path(path).relative_to(home)) if Path(path).is_relative_to(home) else path
+    is_below = home != home.parent and Path(path).is_relative_to(home)
+    return str("~" / Path(path).relative_to(home)) if is_below else path
 
 
 def base_url(settings: GatewayConfig, port: int) -> str:
