@@ -13,6 +13,7 @@ import httpx
 import pytest
 from tests.gateway.gateway_server import Gate, gateway
 from tests.gateway.payloads import FORMATS, HEADERS, PATHS, answering, history, request
+from tests.gateway.storage.test_write_behind import chain_of
 from tests.gateway.upstreams import Upstream
 
 from kompakt.errors import StoreDamaged, StoreUnavailable
@@ -103,6 +104,26 @@ class TestStoreLines:
         asyncio.run(outage())
         lines = [one.getMessage() for one in caplog.records]
         assert lines == ["store unavailable: memory is full", "store available again"]
+
+    def test_a_deleted_session_is_recorded_again_as_the_line_says(self, caplog: pytest.LogCaptureFixture) -> None:
+        """By the request that notices the loss, which is not the next one."""
+        caplog.set_level(logging.INFO, "kompakt.gateway")
+
+        async def delete() -> bool:
+            async with await open_store("memory:") as store:
+                tested, owner = GatewayStorage(store, Metrics()), Owner("", "")
+                first, second = chain_of("a"), chain_of("a", "b")
+                recorded = await tested.record(owner, first, (await tested.match(owner, first, named=None)).branch)
+                await store.delete(recorded.session)
+                tested.record_later(owner, second, (await tested.match(owner, second, named=None)).branch)
+                await tested.flush()
+                return await (await store.session(recorded.session)).exists()
+
+        assert asyncio.run(delete())
+        (line,) = [one.getMessage() for one in caplog.records]
+        assert line.endswith(
+            "deleted from the store; what is missing is recorded again when its conversation continues"
+        )
 
     def test_a_damaged_note_is_not_an_outage(self, caplog: pytest.LogCaptureFixture) -> None:
         async def damaged() -> None:

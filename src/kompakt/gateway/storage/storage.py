@@ -267,7 +267,11 @@ class GatewayStorage:
         self.losses += 1
         self._on_loss()
         for session in sessions:
-            _log.info("session %s was deleted from the store; its next request records it again", session)
+            _log.info(
+                "session %s or its notes were deleted from the store; what is missing is recorded again when its "
+                "conversation continues",
+                session,
+            )
             self._written.forget((owner.tenant, session))
             self._cache.forget(session)
         for key, branch in self._branches.items():
