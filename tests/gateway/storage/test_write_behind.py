@@ -390,3 +390,28 @@ def test_a_session_that_another_process_deletes_stays_deleted() -> None:
         return found
 
     assert asyncio.run(run()) == [False, True]
+
+
+@pytest.mark.parametrize("more", [[], ["b"]], ids=["the same history", "a longer history"])
+@pytest.mark.parametrize("state", ["in flight", "queued", "recorded"])
+def test_every_answer_names_the_session_that_has_its_history(more: list[str], state: str) -> None:
+    """Two requests name different sessions for one history: it stays in the first, which both answers name."""
+    first, second = chain_of("a"), chain_of("a", *more)
+
+    async def run() -> tuple[list[str], list[str]]:
+        async with await open_store("memory:") as store:
+            gate = GatewayStorage(store, Metrics())
+            one = (await gate.match(OWNER, first, named="one")).branch
+            if state != "in flight":
+                gate.record_later(OWNER, first, one)
+            if state == "recorded":
+                await gate.flush()
+            other = (await gate.match(OWNER, second, named="other")).branch
+            if state == "in flight":
+                gate.record_later(OWNER, first, one)
+            gate.record_later(OWNER, second, other)
+            await gate.flush()
+            third = (await gate.match(OWNER, chain_of("c"), named="other")).branch
+            return [one.session, other.session, third.session], [one.id async for one in store.sessions()]
+
+    assert asyncio.run(run()) == (["one", "one", "other"], ["one"])

@@ -151,6 +151,8 @@ class GatewayStorage:
         """How often data disappeared from the store; other caches of stored data are cleared when it changes."""
         self._cache = PivotCache()
         self._branches = Lru[bytes, RecordedBranch](MAX_BRANCHES)
+        self._started = Lru[bytes, str](MAX_BRANCHES)
+        """Sessions of requests that started one and are not recorded yet, by the key of the request."""
         self._written = WrittenPrefixes()
         self._queue = WriteBehind(self.store_failed, metrics=metrics)
         self._locks = KeyedLocks()
@@ -284,9 +286,17 @@ class GatewayStorage:
         return next((branch for branch in branches if branch is not None), None)
 
     def _new_branch(self, owner: Owner, chain: HashChain, named: str | None) -> RecordedBranch:
-        """Start a session, named by the client or after the key of the first message."""
-        first = chain.keys[min(chain.lead + 1, chain.length)].hex()[:16]
-        return RecordedBranch(session=owner.session(named or first), items=0, offset=0)
+        """Start a session, named by the client or after the key of the first message.
+
+        If a request with this history or a start of it waits to be recorded, its session is used: it will have both.
+        """
+        waiting = (self._started.get(chain.keys[at]) for at in (chain.length, *chain.all_ends()))
+        session = next((one for one in waiting if one is not None), None)
+        if session is None:
+            first = chain.keys[min(chain.lead + 1, chain.length)].hex()[:16]
+            session = owner.session(named or first)
+            self._started.put(chain.key, session)
+        return RecordedBranch(session=session, items=0, offset=0)
 
     async def _separated(self, owner: Owner, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
         """Record a conversation that diverges from its session at once, which moves it to another session."""
@@ -335,6 +345,8 @@ class GatewayStorage:
                 break
         self._branches.put(chain.key, branch)
         self._written.put((owner.tenant, branch.session), chain)
+        for at in (chain.length, *chain.all_ends()):
+            self._started.remove(chain.keys[at])
         return branch
 
     async def references(self, owner: Owner, branch: RecordedBranch, start: int) -> tuple[str, ...]:
