@@ -34,7 +34,7 @@ from kompakt.gateway.admin.inspector import GatewayInspector
 from kompakt.gateway.admin.mcp import McpEndpoint
 from kompakt.gateway.admin.sessions import SessionsApi
 from kompakt.gateway.concurrency import with_timeout
-from kompakt.gateway.config import FIXED, GatewayConfig, default_store
+from kompakt.gateway.config import FIXED, FLUSH_SECONDS, GatewayConfig, default_store
 from kompakt.gateway.http.access_log import AccessLog, request_log
 from kompakt.gateway.http.encodings import read_body
 from kompakt.gateway.http.health import Health
@@ -181,7 +181,7 @@ class Gateway:
 
     async def _flush(self) -> None:
         try:
-            await self.storage.flush()
+            await with_timeout(self.storage.flush(), FLUSH_SECONDS)
         except StoreError as error:
             self.metrics.store_failures.inc()
             _log.warning("flush failed: the newest messages are not in the store: %s", error)

@@ -74,6 +74,10 @@ class Upstream(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "url", f"{parts.scheme}://{parts.netloc}{path}")
 
 
+FLUSH_SECONDS = 20.0
+"""Seconds to write what is queued at shutdown: 4,000 writes of 5 milliseconds. What is left then is dropped."""
+
+
 def default_store() -> str:
     """Return the URL of the default store, a file in the user's data folder."""
     home = os.environ.get("XDG_DATA_HOME") or os.environ.get("LOCALAPPDATA") or str(Path.home() / ".local" / "share")

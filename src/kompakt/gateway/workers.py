@@ -33,7 +33,7 @@ from typing import Any
 import msgspec
 
 from kompakt.errors import UsageError
-from kompakt.gateway.config import GatewayConfig
+from kompakt.gateway.config import FLUSH_SECONDS, GatewayConfig
 from kompakt.gateway.http.metrics import forget_process
 
 _log = logging.getLogger("kompakt.gateway")
@@ -58,8 +58,9 @@ MAX_RESTART_PAUSE = 30.0
 STABLE = 60.0
 """Seconds of service after which the pause starts small again."""
 
-STOP_MARGIN = 10.0
-"""Seconds beyond ``drain`` after which a worker that does not stop is killed."""
+STOP_MARGIN = FLUSH_SECONDS + 10.0
+"""Seconds beyond ``drain`` after which a worker that does not stop is killed: it writes what is queued, then closes the
+store. The grace periods in ``deploy/`` are longer than both together."""
 
 _PAUSE = 0.01
 """Seconds to wait when no worker can take a connection, or the supervisor no confirmation."""

@@ -19,6 +19,7 @@ from tests.gateway.payloads import ANSWERS, HEADERS, PATHS, history, request
 from tests.gateway.stub_gateway import served, settings
 
 from kompakt.errors import StoreUnavailable
+from kompakt.gateway.concurrency import with_timeout
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.request.history import HashChain, HashChains, root_of
 from kompakt.gateway.storage import recorder
@@ -275,6 +276,25 @@ def test_a_session_that_sends_often_is_written_in_its_turn(monkeypatch: pytest.M
     asyncio.run(run())
     assert len(busy) > 3
     assert busy[-1] > 100  # the newest request each time
+
+
+def test_a_flush_that_takes_too_long_drops_the_rest() -> None:
+    """A gateway that stops closes the store next, so no write may start after that."""
+
+    async def run() -> tuple[float, int, int]:
+        book, queue = Book(0.01), WriteBehind(on_failure=lambda error: None)
+        for number in range(100):
+            queue.put(("", f"session {number}"), chain_of("a"), book.writing("request"))
+            queue.put_other(book.writing("other"), 1)
+        with pytest.raises(StoreUnavailable):
+            await with_timeout(queue.flush(), 0.1)
+        await asyncio.sleep(0.05)
+        begun = len(book.written)
+        await asyncio.sleep(0.1)
+        return queue.load, begun, len(book.written)
+
+    load, begun, written = asyncio.run(run())
+    assert load == 0 and 0 < begun == written < 100
 
 
 @pytest.mark.parametrize("kind", ["requests", "others"])

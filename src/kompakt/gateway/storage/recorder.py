@@ -432,10 +432,17 @@ class WriteBehind:
                 await self._perform(other.write)
 
     async def flush(self) -> None:
+        """Write everything that is queued. If this is cancelled, drop the rest, because the store is closed next."""
         self._is_flushing = True
         try:
             while running := [task for task in (self._worker, *self._writing) if task is not None and not task.done()]:
                 await asyncio.wait(running)
+        except asyncio.CancelledError:
+            self._requests.clear()
+            self._others.clear()
+            self._size = 0
+            self._count()
+            raise
         finally:
             self._is_flushing = False
 
