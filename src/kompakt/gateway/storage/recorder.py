@@ -317,6 +317,9 @@ MAX_BYTES = 128 * 1024 * 1024
 MAX_PREFIX_BYTES = 32 * 1024 * 1024
 """Bytes of prefix keys in the cache: about 2,000 long sessions."""
 
+_MIN_PAUSE = 0.001
+"""Seconds below which a pause is not worth a timer."""
+
 _POLL = 0.01
 """Seconds between two checks of the queue."""
 
@@ -484,7 +487,7 @@ class WriteBehind:
             spare = oldest + DRAIN_SECONDS - now - wrote * (len(self._requests) + len(self._others))
             pause = min(MAX_PAUSE, PAUSE_FACTOR * wrote) * max(0.0, 1 - 2 * self.load)
             left = min(ended + pause - now, spare)
-            if left <= 0:
+            if left < _MIN_PAUSE:
                 break
             await asyncio.sleep(min(_POLL, left))
 
