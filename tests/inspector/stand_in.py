@@ -173,6 +173,7 @@ class StandIn:
             raise UsageError(f"there is no step {n}")
         return StepRequest(
             step=n,
+            steps=last,
             seq=2 * n,
             total=100,
             tokens={"user": 100},
