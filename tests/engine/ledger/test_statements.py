@@ -11,7 +11,7 @@ from tests.histories.messages import assistant, user
 from kompakt.engine.ledger import conversation
 from kompakt.engine.ledger.changed_files import edit_of, tells_much
 from kompakt.engine.ledger.events import Spoken
-from kompakt.engine.ledger.items import CHANGES, FINDINGS, HEADING, LOOKED, RUNS, STATE, TALK, USER
+from kompakt.engine.ledger.items import CALLS, CHANGES, FINDINGS, HEADING, LOOKED, RUNS, STATE, TALK, USER
 from kompakt.model.messages import Message, Reasoning
 from kompakt.model.phrases import OWN_LINES
 from kompakt.model.tokens import counter_for
@@ -417,9 +417,41 @@ class TestExternalState:
         messages = did({"origin": "SFO"}, "[]", name="search_flights")
         assert written(messages, LOOKED) == ["search_flights(origin SFO) → nothing"]
 
-    def test_calculations_are_left_out(self) -> None:
-        messages = did({"expression": "340 - 280"}, "60.0", name="calculate")
-        assert write(messages) == ""
+    @pytest.mark.parametrize(
+        ("name", "heading"),
+        [
+            ("weather", CALLS),
+            ("mcp__shop__price", CALLS),
+            ("exchange_rate", CALLS),
+            ("order_status", LOOKED),
+            ("book_flight", CHANGES),
+            ("exchange_items", CHANGES),
+        ],
+    )
+    def test_a_tool_whose_name_says_neither_is_not_said_to_change_anything(self, name: str, heading: str) -> None:
+        text = write(did({"key": "a4"}, "Done for a4.", name=name))
+        assert [one for one in (CALLS, CHANGES, LOOKED, STATE) if section(text, one)] == [heading]
+
+    def test_answers_in_json_of_such_a_tool_are_a_table_of_their_own(self) -> None:
+        answers = [
+            (city, json.dumps({"city": city, "degrees": at})) for at, city in enumerate(("Oslo", "Rome", "Bonn"))
+        ]
+        messages = [part for city, answer in answers for part in did({"city": city}, answer, name="weather")]
+        assert written([user("How warm are they?"), *messages], CALLS) == ["Oslo | 0", "Rome | 1", "Bonn | 2"]
+        assert written([user("How warm are they?"), *messages], STATE) == []
+
+    @pytest.mark.parametrize(
+        ("call", "line"),
+        [
+            (ran("kubectl logs pod-3", "INFO ok\nINFO ok\nINFO ok"), "bash: `kubectl logs pod-3`"),
+            (did({"query": "tides"}, "1 | 2", name="run_sql"), "run_sql: `tides`"),
+            (did({"expression": "340 - 280"}, "60.0", name="calculate"), "calculate: `expression 340 - 280 → 60.0`"),
+        ],
+    )
+    def test_calls_that_only_looked_are_named_if_no_file_was_changed(self, call: list[Message], line: str) -> None:
+        assert written([user("Find the cause."), *call], LOOKED) == [line]
+        assert written([user("Fix it."), *call, *edited("a.py")], LOOKED) == []
+        assert write(did({"thought": ""}, "", name="think")) == ""
 
     def test_lookups_come_last_with_what_they_found(self) -> None:
         messages = did({"user_id": "omar"}, '{"name": "Omar", "tier": "gold"}', name="get_user_details")
@@ -628,6 +660,14 @@ class TestRuns:
     )
     def test_the_end_of_a_listing_is_no_outcome(self, command: str, output: str, is_stated: bool) -> None:
         assert bool(written(ran(command, output), RUNS)) == is_stated
+
+    def test_a_failure_in_a_log_is_stated_once(self) -> None:
+        logs = [f"INFO ok\nINFO ok\nINFO ok\nERROR: connection refused, attempt {at}" for at in range(3)]
+        messages = [part for at, log in enumerate(logs) for part in ran(f"kubectl logs pod-{at}", log)]
+        assert written([user("Why?"), *messages], RUNS) == [
+            '`kubectl logs pod-2` showed: "ERROR: connection refused, attempt 2"'
+        ]
+        assert written([user("Why?"), *ran("grep -rn ERROR src", "a.py:3: log('ERROR: refused')")], RUNS) == []
 
     @pytest.mark.parametrize(
         "note", ["Exit code 1", "[The command completed with exit code 1.]", "Command exited with code 1"]

@@ -45,6 +45,7 @@ TALK = "talk"
 FINDINGS = "findings"
 CHANGES = "changes"
 RUNS = "runs"
+CALLS = "calls"
 LOOKED = "looked"
 
 SECTIONS = {
@@ -54,9 +55,13 @@ SECTIONS = {
     FINDINGS: "## What the assistant found, decided and reported, oldest first",
     CHANGES: "## Changes made",
     RUNS: "## Commands, tests and failures, oldest first",
+    CALLS: "## Other tool calls and what they answered",
     LOOKED: "## What was looked at",
 }
 """Sections in the order in which a ledger has them."""
+
+TABULAR = (CALLS, LOOKED)
+"""Sections that may contain tables."""
 
 BULLET = "- "
 OUTLINE = -1
@@ -296,7 +301,7 @@ def parse(text: str) -> Earlier:
             body = body[: reference.start()] if reference else body
             named = reference[1] if reference else ""
             earlier.items += [(section, part, named, label) for part in _parts(section, body, label)]
-        elif in_ledger and section in (TALK, LOOKED) and line.endswith(":"):
+        elif in_ledger and section in (TALK, *TABULAR) and line.endswith(":"):
             label = line[:-1]
         elif line.strip():
             in_ledger = False
@@ -308,7 +313,7 @@ def parse(text: str) -> Earlier:
 
 def _parts(section: str, body: str, label: str) -> list[str]:
     """Split a bullet into the items that ``write`` put into one line."""
-    if section == LOOKED and label:
+    if section in TABULAR and label:
         rows = body.split(ROW_GAP)
         if all(CELL_GAP in row and len(row) <= SHORT_ROW for row in rows):
             return rows

@@ -1,7 +1,9 @@
-"""Calls of tools of unknown kind: what was looked up, and what was changed outside.
+"""Calls of tools that are no commands and name no files: what was looked up, and what was changed outside.
 
-Answers in JSON become records. Lookups of one tool share a table whose columns are the values that the conversation is
-about. A call that changes something is stated with its arguments and the value before and after.
+The name of a tool says whether it looks or changes something; calls of a tool whose name says neither have a section of
+their own. Answers in JSON become records. Lookups of one tool share a table whose columns are the values that the
+conversation is about. A call that changes something is stated with its arguments and the value before and after. In a
+session that changed no files, calls that only looked are named, so that its notes are never empty.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from kompakt.engine.ledger.extract.records import (
     without_arguments,
 )
 from kompakt.engine.ledger.extract.tool_calls import input_text, snake_case
-from kompakt.engine.ledger.items import CHANGES, FINDINGS, LOOKED, STATE, Item, ItemList
+from kompakt.engine.ledger.items import CALLS, CHANGES, FINDINGS, LOOKED, STATE, Item, ItemList
 
 MAX_ANSWER = 420
 """Characters kept of what a call that changed something answered."""
@@ -65,6 +67,9 @@ OWN_LOOKUP_VALUE = 1.3
 TOLD_VALUE = 0.6
 """Value of a row about an object whose changes are stated, relative to other rows."""
 
+LOOKUP_VALUE = 5
+"""Value of one call with what it answered, apart from how new it is."""
+
 CELL_CHARS = 12
 """The value of a row grows by 1 for this many characters, because each cell is a fact of its own."""
 
@@ -75,6 +80,9 @@ MAX_REPORTED = 12
 """Passages of one report that may be quoted."""
 
 MAX_NAMED_TOOLS = 6
+
+MAX_NAMED, MAX_GIVEN, MAX_RESULT, NAMED_VALUE = 8, 90, 40, 1.5
+"""Newest calls of one tool that are named, characters of what each was given and of a result, value of the line."""
 
 MAX_STARTED = 12
 """Newest tasks given to other agents that are named."""
@@ -95,8 +103,8 @@ _TELLS = "think calculate estimate compare web status output history info screen
 _READS = frozenset(f"{_LOOKS} {_TELLS}".split())
 """Words of which the first verb of a tool's name is one if the tool only reads."""
 
-_CALCULATES = frozenset(["calculate", "calculator", "think", "sleep", "wait"])
-"""The same of tools whose answers follow from their input."""
+_WAITS, _CALCULATES = frozenset(["think", "sleep", "wait"]), frozenset(["calculate", "calculator"])
+"""The same of tools that have no answer, and of those whose answer follows from their input."""
 
 _CHANGES = re.compile(
     r"accept|activate|add|allocate|append|apply|approve|archive|assign|attach|build|buy|call|cancel|change|"
@@ -110,6 +118,31 @@ _CHANGES = re.compile(
     r"write"
 )
 """Verbs of tools that change something. Other words before the first verb say what a tool belongs to."""
+
+_ACTS = frozenset(
+    [
+        "bid",
+        "block",
+        "book",
+        "commit",
+        "exchange",
+        "issue",
+        "label",
+        "log",
+        "order",
+        "rate",
+        "record",
+        "report",
+        "request",
+        "tag",
+        "vote",
+    ]
+)
+"""Words that are such verbs at the beginning of a name, unless it goes on with the name of a value."""
+
+_VALUES = frozenset(
+    ["rate", "rates", "status", "history", "info", "list", "output", "price", "details", "state", "number", "id"]
+)
 
 _DELEGATES = re.compile(r"(?:^|_)(?:task|agent|subagent|delegate|dispatch|spawn|skill)(?:$|_)")
 """Names of tools that start another agent, whose report comes later, or load instructions."""
@@ -137,6 +170,8 @@ class Lookups:
         """Objects outside by their id, as they were last seen."""
         self._changed: dict[str, Record] = {}
         """Those that a call changed."""
+        self._named: dict[str, dict[str, None]] = {}
+        """What calls that only looked were given, by tool."""
         self._made: dict[str, Record] = {}
         """What the newest call of each tool made."""
         self._lookups: list[tuple[ToolUse, list[Record]]] = []
@@ -144,8 +179,11 @@ class Lookups:
         self._reports = 0
 
     def note_looked(self, event: ToolUse) -> None:
-        """Note files that a call read, or the address that it fetched."""
+        """Note files that a call read, the address that it fetched, or what it was given."""
         effect = event.effect
+        if not effect.files and not effect.url:
+            self._name(event.call.name, effect.command or effect.sought or flat(dict(effect.fields), MAX_GIVEN))
+            return
         for how, path in effect.files:
             if how != "read":
                 continue
@@ -155,6 +193,11 @@ class Lookups:
             names[name] = None
         if not effect.files and effect.url:
             self.looked.setdefault("", {})[f"{event.call.name} {effect.url}"] = None
+
+    def _name(self, tool: str, given: str) -> None:
+        names = self._named.setdefault(tool, {})
+        names.pop(given, None)
+        names[given] = None
 
     def read(self, event: ToolUse, *, lasting: bool, words: set[str], facts: set[str]) -> None:
         """Add the input and the answer of a tool of unknown kind; ``words`` and ``facts`` are those of the requests."""
@@ -178,17 +221,22 @@ class Lookups:
             if about:
                 self._started.setdefault(name, {})[quoted(one_line(about, MAX_QUOTE), MAX_QUOTE)] = None
             return
-        reads = only_reads(name)
-        if (reads and lasting) or _first_verb(name) in _CALCULATES:
+        kind = _kind(name)
+        if (kind == LOOKED and lasting) or _first_verb(name) in _WAITS:
             return
-        if reads and event.at < self._records_from and event.result.output.lstrip()[:1] in ("{", "["):
+        if _first_verb(name) in _CALCULATES:
+            self._name(name, f"{flat(dict(effect.fields), MAX_GIVEN)} → {one_line(event.result.output, MAX_RESULT)}")
             return
-        if reads and (records := decoded_records(event.result.output)) is not None:
+        is_old = event.at < self._records_from
+        if kind == LOOKED and is_old and event.result.output.lstrip()[:1] in ("{", "["):
+            return
+        records = None if kind == CHANGES or is_old else decoded_records(event.result.output)
+        if records is not None:
             self._lookups.append((event, records))
             if len(records) == 1 and (id := identity(record := with_arguments(records[0], effect.fields))):
                 self._objects[id] = record
             return
-        if not reads and (record := decoded_object(event.result.output)) is not None:
+        if kind == CHANGES and (record := decoded_object(event.result.output)) is not None:
             id = identity(record)
             before, other = self._objects.get(id), self._made.get(name)
             text = change_text(harmless(name), effect.fields, record, before=before, other=other)
@@ -201,15 +249,13 @@ class Lookups:
             return
         given = flat(dict(effect.fields), 220) if effect.fields else one_line(str(event.call.input or ""), 220)
         is_data = event.result.output.lstrip()[:1] in ("{", "[")
-        if reads and not is_data:
+        if kind == LOOKED and not is_data:
             answer = telling_line(event.result.output, words, facts, MAX_QUOTE)
         else:
-            answer = answer_text(event.result.output, MAX_LOOKUP if reads else MAX_ANSWER)
+            answer = answer_text(event.result.output, MAX_ANSWER if kind == CHANGES else MAX_LOOKUP)
+        looks_value = (1 if kind == LOOKED and not is_data else LOOKUP_VALUE) + 2 * recency
         text = f"{harmless(name)}({given}) → {answer}"
-        if reads:
-            self._items.add(LOOKED, event.at, text, (5 if is_data else 1) + 2 * recency, partial=True)
-        else:
-            self._items.add(CHANGES, event.at, text, 8, partial=True)
+        self._items.add(kind, event.at, text, 8 if kind == CHANGES else looks_value, partial=True)
 
     def _read_report(self, event: ToolUse) -> None:
         """Add the most informative passages of prose that a tool returned, such as a report of a sub-agent."""
@@ -229,7 +275,7 @@ class Lookups:
                 self._items.all.append(item)
 
     def finish(self, changed_files: set[str]) -> None:
-        """Add tasks of other agents, and files that were looked at and not changed."""
+        """Add tasks of other agents, files that were looked at and not changed, and calls that only looked."""
         for name, given in self._started.items():
             text = f"Started {harmless(name)}: {_newest(list(given), MAX_STARTED, '; ')}"
             self._items.all.append(Item(LOOKED, self._items.upto, text, 2.0))
@@ -243,6 +289,11 @@ class Lookups:
                 text = _newest([as_code(name, 90) for name in listed], MAX_ADDRESSES, "; ")
             self._items.all.append(Item(LOOKED, self._items.upto, text, 2.0))
 
+        # Where files were changed, searches on the way to them are of no interest.
+        for name, given in () if changed_files else self._named.items():
+            calls = _newest([as_code(one, MAX_GIVEN + MAX_RESULT) for one in given], MAX_NAMED, "; ")
+            self._items.all.append(Item(LOOKED, self._items.upto, f"{harmless(name)}: {calls}", NAMED_VALUE))
+
     def tabulate(self) -> None:
         """Write lookups as tables, and say whether all calls were lookups."""
         if self._lookups:
@@ -253,13 +304,13 @@ class Lookups:
         """Write lookups as tables, one for each tool; a lookup that is the only one of its kind as key–value text."""
         focus = _focus(self._events)
         tables: dict[str, list[tuple[ToolUse, Record]]] = {}
-        alone: list[ToolUse] = []
+        alone: set[int] = set()
         for event, records in self._lookups:
             fields, name = event.effect.fields, event.call.name
             assert event.result is not None
             if event.result.output.lstrip()[:1] == "{" and len(records) == 1:
                 record = with_arguments(records[0], fields)
-                alone.append(event)
+                alone.add(id(event))
                 tables.setdefault(name, []).append((event, self._changed.get(identity(record), record)))
                 continue
             linked = [record for record in records if focus.links(record, name)]
@@ -275,13 +326,13 @@ class Lookups:
             label = f"{harmless(name)} → {heading}"
             for number, ((event, record), line) in enumerate(zip(rows, lines, strict=True)):
                 value = TABLE_VALUE + len(line) / CELL_CHARS + 2 * self._items.recency(event.at)
-                if event in alone:
+                if id(event) in alone:
                     value *= OWN_LOOKUP_VALUE
                 if identity(record) in self._changed:  # what was changed in it is stated elsewhere
                     value *= TOLD_VALUE
                 at = event.at + number / (10 * len(rows))
                 reference = "" if identifiers(line.partition(" ")[0]) else self._items.reference(event.at)
-                self._items.all.append(Item(LOOKED, at, line, value, reference, label=label))
+                self._items.all.append(Item(_kind(name), at, line, value, reference, label=label))
 
     def _note_only_lookups(self) -> None:
         """Add that no call changed anything, if the names of all calls imply it."""
@@ -297,7 +348,8 @@ class Lookups:
         assert event.result is not None
         given = flat(dict(event.effect.fields), 220)
         text = f"{harmless(event.call.name)}({given}) → {answer_text(event.result.output, MAX_LOOKUP)}"
-        self._items.add(LOOKED, event.at, text, 5 + 2 * self._items.recency(event.at), partial=True)
+        value = LOOKUP_VALUE + 2 * self._items.recency(event.at)
+        self._items.add(_kind(event.call.name), event.at, text, value, partial=True)
 
 
 def _newest(names: Sequence[str], most: int, gap: str) -> str:
@@ -307,7 +359,13 @@ def _newest(names: Sequence[str], most: int, gap: str) -> str:
 
 def only_reads(name: str) -> bool:
     """Return whether the name of a tool says that it only reads."""
-    return _first_verb(name) in _READS
+    return _kind(name) == LOOKED
+
+
+def _kind(name: str) -> str:
+    """Return the section of a tool's calls: lookups, changes, or calls of which the name does not say either."""
+    verb = _first_verb(name)
+    return LOOKED if verb in _READS else CHANGES if _CHANGES.fullmatch(verb) or verb in _ACTS else CALLS
 
 
 @lru_cache(maxsize=256)
@@ -315,7 +373,11 @@ def _first_verb(name: str) -> str:
     """Return the first verb in the name of a tool, without that of its server, as in ``mcp__server__get_x``."""
     own = re.split(r"__|[.:/]", name.rstrip("_.:/"))[-1]
     words = re.split(r"[_\W]+", snake_case(own))
-    return next((word for word in words if word in _READS or word in _CALCULATES or _CHANGES.fullmatch(word)), "")
+    if words[0] in _ACTS and _VALUES.isdisjoint(words[1:]):
+        return words[0]
+    return next(
+        (word for word in words if word in _READS or word in _WAITS | _CALCULATES or _CHANGES.fullmatch(word)), ""
+    )
 
 
 def tells_something(output: str) -> bool:

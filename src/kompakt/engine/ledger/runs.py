@@ -17,7 +17,7 @@ import msgspec
 from kompakt.engine.ledger.events import ToolUse
 from kompakt.engine.ledger.excerpts import as_code, harmless, one_line, quoted
 from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, speaks_of_tests, test_totals
-from kompakt.engine.ledger.extract.shell import Program, only_prints, programs, quotes, runs_something
+from kompakt.engine.ledger.extract.shell import Program, only_looks, only_prints, programs, quotes, runs_something
 from kompakt.engine.ledger.items import RUNS, STATE, Item, ItemList
 
 MAX_COMMAND = 180
@@ -36,6 +36,9 @@ MAX_FAILURES = 50
 
 NEW_FAILURES, NEW_FAILURE_VALUE, OLD_FAILURE_VALUE = 6, 5.0, 2.5
 """Newest failures, their value, and that of older ones; half of it if a later run passed."""
+
+SHOWN_LINES, SHOWN_FAILURE_VALUE = 2, 2.5
+"""Lines on failures that are quoted of a log or a status, and their value: it may not be this work that failed."""
 
 REPEATED_FAILURE = 3
 """Failures of one call from which they are worth a line even if it then succeeded: the next call may fail alike."""
@@ -103,6 +106,7 @@ _NO_OUTPUT = re.compile(r"\W*no (?:output|content|matches|results)(?: found)?\W*
 _ERROR_TAG = re.compile(r"</?(?:tool_use_)?error>")
 
 _VALUE = re.compile(r"[/\d]")
+_NUMBERS = re.compile(r"\d+")
 
 _REPOSITORY = re.compile(
     r"\s*(?:cd [^&;|]+(?:&&|;)\s*)?git(?: -C \S+)? (?:--no-pager )?"
@@ -148,6 +152,8 @@ class Runs:
         self._tool_failures: Counter[str] = Counter()
         """How often each call of a tool failed that is not a command."""
         self._passes: dict[str, Item] = {}
+        self._shown_failures: dict[str, Item] = {}
+        """The newest command that showed the same lines on failures, apart from their numbers."""
         self._repository: dict[str, tuple[int, str, str]] = {}
         """When a command last showed the state of the repository, the command, and what it printed."""
         self._states: list[tuple[str, Item]] = []
@@ -185,7 +191,7 @@ class Runs:
     def note_passed_command(self, event: ToolUse, command: str, *, lasting: bool) -> bool:
         """Add what a command did that passed, of old ones only what changed shared state.
 
-        Returns whether it did anything but show files.
+        Returns whether it did anything but show something.
         """
         assert event.result is not None
         output = event.result.output
@@ -215,7 +221,21 @@ class Runs:
         elif answer := _answer(event, command, output):
             text = f"Ran {as_code(command, MAX_COMMAND)} → {answer}"
             self._passes[command_key(command)] = self._items.item(RUNS, event.at, text, 1.0 + 2 * recency, partial=True)
+        elif only_looks(command):
+            self._note_shown_failure(event, command)
+            return False
         return True
+
+    def _note_shown_failure(self, event: ToolUse, command: str) -> None:
+        """Add the failures that a log or a status shows, once for equal lines."""
+        assert event.result is not None
+        lines = [one_line(line, MAX_FAILURE) for line in failure_lines(event.result.output)[:SHOWN_LINES]]
+        if lines:
+            text = f"{as_code(command, MAX_COMMAND)} showed: {' '.join(quoted(line, MAX_FAILURE) for line in lines)}"
+            value = SHOWN_FAILURE_VALUE + self._items.recency(event.at)
+            self._shown_failures[_NUMBERS.sub("#", "\n".join(lines))] = self._items.item(
+                RUNS, event.at, text, value, partial=True
+            )
 
     def _note_failure(self, event: ToolUse, what: str, key: str) -> None:
         assert event.result is not None
@@ -248,6 +268,7 @@ class Runs:
                 text = f"{as_code(command, MAX_COMMAND)} showed: {quoted(one_line(state, MAX_STATUS), MAX_STATUS)}"
                 self._items.add(STATE, at, text, REPOSITORY_VALUE, partial=True)
         self._add_failures(changed_at)
+        self._items.all += self._shown_failures.values()
         for key, item in self._passes.items():
             if not self._runs[key][1]:
                 self._items.all.append(item)

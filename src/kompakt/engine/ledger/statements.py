@@ -21,11 +21,13 @@ from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, re
 from kompakt.engine.ledger.extract.tasks import ACTIVE, OPEN, Tasks, is_task
 from kompakt.engine.ledger.extract.tool_calls import snake_case
 from kompakt.engine.ledger.items import (
+    CALLS,
     CHANGES,
     FINDINGS,
     LOOKED,
     RUNS,
     STATE,
+    TABULAR,
     TALK,
     USER,
     Earlier,
@@ -51,7 +53,7 @@ _ASKS_USER = re.compile(r"ask_(?:the_)?(?:user|follow_?up)|request_user_input")
 MIN_OLD_SPEECH = 200
 """Characters of a text of the assistant that is not among the recent events."""
 
-_EARLIER_VALUE = {USER: 14.0, STATE: 7.0, TALK: 6.0, CHANGES: 7.0, RUNS: 3.0, LOOKED: 2.0}
+_EARLIER_VALUE = {USER: 14.0, STATE: 7.0, TALK: 6.0, CHANGES: 7.0, RUNS: 3.0, CALLS: 5.0, LOOKED: 2.0}
 
 
 class Statements:
@@ -184,7 +186,7 @@ class Statements:
                 parts = passages(text, keep_all=True)
             for place, part in enumerate(parts):
                 value = 2.6 * substance(part) if section == FINDINGS else _EARLIER_VALUE[section]
-                if section == LOOKED and label:
+                if section in TABULAR and label:
                     value = TABLE_VALUE + len(part) / CELL_CHARS
                 item = Item(section, at, part, value, reference, place, len(parts), label=label)
                 item.is_note = section == CHANGES and part.startswith(ALSO)

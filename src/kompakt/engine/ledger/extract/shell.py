@@ -52,7 +52,12 @@ def only_prints(command: str, *, is_cut: bool) -> bool:
     (``is_cut``), and for the end of any filtered output.
     """
     is_filtered = _FILTERED.search(command[:MAX_COMMAND]) is not None
-    return (is_filtered and is_cut) or ((is_filtered or is_cut) and all(map(_looks, programs(command))))
+    return (is_filtered and is_cut) or ((is_filtered or is_cut) and only_looks(command))
+
+
+def only_looks(command: str) -> bool:
+    """Return whether a command changes nothing and runs nothing of the project: all its programs list or print."""
+    return all(map(_looks, programs(command)))
 
 
 _LISTS = "cd ls find tree wc which pwd stat du df file type whoami hostname uname id env printenv date ps history for"
