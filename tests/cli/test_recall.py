@@ -105,17 +105,20 @@ class TestRecall:
         assert (done.code, done.out) == (2, "") and said in done.err and len(done.err.splitlines()) == 1
 
 
-def test_the_store_of_coding_agents_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where their sessions are is not in the working directory."""
+@pytest.mark.parametrize("name", ["sessions.db", "gateway.db"])
+def test_the_stores_of_plugins_and_gateway_are_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If they exist: they are not in the working directory."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("XDG_DATA_HOME", "KOMPAKT_STORE"):
-        monkeypatch.delenv(name, raising=False)
-    assert "sessions.db" not in run("session", "list", cwd=tmp_path).err
-    store = tmp_path / ".local" / "share" / "kompakt" / "sessions.db"
+    for variable in ("XDG_DATA_HOME", "KOMPAKT_STORE"):
+        monkeypatch.delenv(variable, raising=False)
+    assert name not in run("session", "list", cwd=tmp_path).err
+    store = tmp_path / ".local" / "share" / "kompakt" / name
     store.parent.mkdir(parents=True)
     store.touch()
     missing = run("session", "list", cwd=tmp_path)
-    assert missing.code == 2 and "add --store ~/.local/share/kompakt/sessions.db" in missing.err
+    assert missing.code == 2 and f"add --store ~/.local/share/kompakt/{name}" in missing.err
 
 
 def test_a_query_alone_is_not_taken_for_a_file(session: Path) -> None:
@@ -125,18 +128,21 @@ def test_a_query_alone_is_not_taken_for_a_file(session: Path) -> None:
     assert done.code == 2 and f"what to search for: kompakt recall {session.name} QUERY" in done.err
 
 
-def test_inspect_names_the_store_of_coding_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If there is one: a person does not know its path."""
+@pytest.mark.parametrize("name", ["sessions.db", "gateway.db"])
+def test_inspect_names_the_stores_of_plugins_and_gateway(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If they exist: a person does not know their paths."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("XDG_DATA_HOME", "KOMPAKT_STORE"):
-        monkeypatch.delenv(name, raising=False)
-    assert "sessions.db" not in run("inspect", cwd=tmp_path).err
-    store = tmp_path / ".local" / "share" / "kompakt" / "sessions.db"
+    for variable in ("XDG_DATA_HOME", "KOMPAKT_STORE"):
+        monkeypatch.delenv(variable, raising=False)
+    assert name not in run("inspect", cwd=tmp_path).err
+    store = tmp_path / ".local" / "share" / "kompakt" / name
     store.parent.mkdir(parents=True)
     store.touch()
     missing = run("inspect", cwd=tmp_path)
     assert missing.code == 2
-    assert missing.err.rstrip().endswith("kompakt inspect --store ~/.local/share/kompakt/sessions.db")
+    assert missing.err.rstrip().endswith(f"kompakt inspect --store ~/.local/share/kompakt/{name}")
 
 
 def test_uninstall_names_the_command_that_removes_a_plugin() -> None:

@@ -63,17 +63,24 @@ def require_store(store: str) -> None:
     Raises:
         UsageError: there is no such file.
     """
-    from kompakt.cli.output import with_short_paths  # late: `--help` does not need these
-    from kompakt.hosts import places
-    from kompakt.store import sqlite_path
+    from kompakt.store import sqlite_path  # late: `--help` does not need it
 
     path = sqlite_path(store)
     if path and not Path(path).exists():
-        own = sqlite_path(places.store_url())
-        shown = with_short_paths(places.shown_store(places.store_url()))
-        if own and Path(own).exists():  # the plugin of a coding agent has recorded sessions
-            raise UsageError(f"there is no store {path}; for the sessions of coding agents, add --store {shown}")
-        raise UsageError(f"there is no store {path}; import a session first, or name another with --store")
+        hints = [f"for the sessions of {owner}, add --store {own}" for owner, own in own_stores().items()]
+        hint = "; ".join(hints) or "import a session first, or name another with --store"
+        raise UsageError(f"there is no store {path}; {hint}")
+
+
+def own_stores() -> dict[str, str]:
+    """Return the files in which plugins and the gateway have recorded sessions, by who records there."""
+    from kompakt.cli.output import with_short_paths  # late: `--help` does not need these
+    from kompakt.gateway.config import default_store
+    from kompakt.hosts import places
+    from kompakt.store import sqlite_path
+
+    paths = {"coding agents": sqlite_path(places.store_url()), "the gateway": sqlite_path(default_store())}
+    return {owner: with_short_paths(path) for owner, path in paths.items() if path and Path(path).exists()}
 
 
 def refuse_both(context: typer.Context, file: str | None, *, name: str = "FILE") -> None:

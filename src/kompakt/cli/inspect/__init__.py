@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kompakt.cli.input import AsJson, option
-from kompakt.cli.output import with_short_paths, wrapped
-from kompakt.cli.store_options import KeyFile, OtherStore, Tenant, print_json, read_id, read_key, refuse_both
+from kompakt.cli.output import wrapped
+from kompakt.cli.store_options import (
+    KeyFile,
+    OtherStore,
+    Tenant,
+    own_stores,
+    print_json,
+    read_id,
+    read_key,
+    refuse_both,
+)
 from kompakt.errors import UsageError
-from kompakt.hosts import places
 from kompakt.version import install_command, own_program
 
 if TYPE_CHECKING:
@@ -68,10 +75,11 @@ def inspect(
     refuse_both(context, target)
     shown = store if target is None else target  # a store in place of FILE is accepted as well
     if not shown:
-        own = places.shown_store(places.store_url())
-        command = f"{own_program()} inspect --store {with_short_paths(own)}"
-        example = f"; for the sessions of coding agents: {command}" if Path(own).exists() else ""
-        raise UsageError(f"name a file or a store: kompakt inspect FILE, or kompakt inspect --store STORE{example}")
+        command = f"{own_program()} inspect --store"
+        examples = [f"; for the sessions of {owner}: {command} {own}" for owner, own in own_stores().items()]
+        raise UsageError(
+            f"name a file or a store: kompakt inspect FILE, or kompakt inspect --store STORE{''.join(examples)}"
+        )
     chosen = [name for name, given in (("--terminal", terminal), ("--html", html), ("--json", as_json)) if given]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} cannot be combined; choose one")
