@@ -48,7 +48,14 @@ class TestWidth:
     def test_an_id_of_the_gateway_is_on_one_line(self, kom: Run, file: Path) -> None:
         id = "d1e7ebf5d194-889c1fe72e48a80e"
         assert kom("session", "import", file, "--id", id).code == 0
-        assert f" {id} " in kom("session", "list").out
+        assert f"  {id}\n" in kom("session", "list").out
+
+    def test_a_long_title_is_cut(self, kom: Run, tmp_path: Path) -> None:
+        """The id below it stays whole."""
+        body = {"model": "m", "messages": [{"role": "user", "content": "rename the port " * 8}]}
+        assert kom("session", "import", put(tmp_path / "t.json", body), "--id", "a").code == 0
+        first = kom("session", "list").out.splitlines()[2:4]
+        assert len(first[0]) == 80 and first[0].endswith("…") and first[1] == "  a"
 
     def test_a_path_stays_in_one_piece(self, kom: Run) -> None:
         """People copy it: it moves to a line of its own before it is broken."""

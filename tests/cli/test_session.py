@@ -5,6 +5,7 @@ Most commands run inside this process, on a SQLite file; a few run in a separate
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -20,9 +21,13 @@ from tests.wire.transcripts.transcript_files import Writer, text
 
 import kompakt
 from kompakt.cli import session as session_commands
+from kompakt.gateway.request.labels import Label
+from kompakt.gateway.storage.recorder import encode_note
 from kompakt.session import session as sessions
-from kompakt.session.session import Session
+from kompakt.session.session import Session, label_name
+from kompakt.session.store import open_store
 from kompakt.store import find_store, sqlite_path, store_url
+from kompakt.store.records import key_of
 
 CALL = {"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}
 BROKEN = {
@@ -137,6 +142,34 @@ class TestListShowVerify:
         assert lines.keys() == {id, other}
         assert lines[id]["messages"] == len(BODY["messages"]) and lines[id]["compactions"] == 0
         assert lines[other]["turns"] == 2 and lines[other]["created"].endswith("Z")
+
+    def test_a_list_starts_with_the_newest_session(self, kom: Run, id: str, tmp_path: Path) -> None:
+        """A person finds it by title, client, model and last use; they are those of the inspector."""
+        plain_id = kom("session", "import", put(tmp_path / "b.json", BODY["messages"])).out.strip()
+        asyncio.run(self.label(plain_id))
+        kom("session", "import", put(tmp_path / "c.json", {**BODY, "model": "gpt-5"}), "--id", "newer")
+        lines = json.loads(kom("session", "list", "--json").out)
+        assert [line["id"] for line in lines] == ["newer", plain_id, id]
+        assert [line["model"] for line in lines] == ["gpt-5", "local-model", BODY["model"]]
+        rows = json.loads(kom("inspect", "--store", "kompakt.db", "--json").out)["rows"]
+        for line, row in zip(lines, rows, strict=True):
+            assert [line[name] for name in ("id", "title", "client", "model", "messages", "compactions")] == [
+                row[name] for name in ("id", "title", "client", "model", "messages", "compactions")
+            ]
+            assert line["touched"] == row["last_activity"]
+        shown = kom("session", "list").out
+        assert shown.index("newer") < shown.index("Move the harbour\\x1b[2J") < shown.index(plain_id) < shown.index(id)
+        assert "0 compactions, aider 0.9, local-model\n" in shown
+        one = kom("session", "show", plain_id).out
+        assert "aider 0.9" in one and "local-model" in one and "last used" in one
+        assert account(kom, plain_id)["title"] == "Move the harbour\x1b[2J"
+
+    async def label(self, id: str) -> None:
+        """Write what a gateway writes at the first request of a session."""
+        async with await open_store("kompakt.db") as store:
+            label = Label("Move the harbour\x1b[2J", "local-model", "aider 0.9")
+            note = {label_name(id): encode_note(label, store.value_codec)}
+            await store.records.note("", key_of("", id), note)
 
     def test_an_empty_list_says_what_to_do(self, kom: Run, id: str) -> None:
         """No table without rows; JSON stays a list."""

@@ -7,7 +7,7 @@ from tests.session.builders import fresh, run
 from tests.wire.transcripts.transcript_files import META, OUTPUT, TURN, Writer, event, item, lines, said, text
 
 from kompakt import files
-from kompakt.view.status import SessionStatus, session_line, session_status, transcript_status
+from kompakt.view.status import SessionStatus, session_status, transcript_status
 from kompakt.wire.transcripts import read_lines
 
 HISTORY = [
@@ -58,18 +58,6 @@ class TestStoredSession:
 
         status = run(work())
         assert status.window is None and status.fullness is None
-
-    def test_a_line_of_a_list_counts_live_compactions(self) -> None:
-        async def work() -> list[int | None]:
-            session = await fresh()
-            await session.append(HISTORY, format="openai-chat")
-            counts = []
-            for change in (lambda: session.compact(2_000, reason="test"), session.undo):
-                await change()
-                counts.append((await session_line(session, await session.head())).compactions)
-            return counts
-
-        assert run(work()) == [1, 0]
 
 
 class TestTranscript:

@@ -63,7 +63,9 @@ if TYPE_CHECKING:
     from kompakt.session.session import Session
     from kompakt.session.store import Store
     from kompakt.store.records import Head
-    from kompakt.view.status import CompactionStatus, SessionLine, SessionStatus
+    from kompakt.view.directories import DirectoryEntry
+    from kompakt.view.status import CompactionStatus, SessionStatus
+    from kompakt.view.values import SessionLine
 
 _MAX_PROBLEMS = 20
 """Problems of an imported file that are printed."""
@@ -153,7 +155,7 @@ def _id_for(file: str, history: History) -> str:
 
 @store_command
 def list_all(store: StoreOptions, as_json: AsJson = False) -> None:
-    """List the sessions of the store. Undone compactions are not counted.
+    """List the sessions of the store, the newest first. Undone compactions are not counted.
 
     \b
     Examples:
@@ -162,11 +164,13 @@ def list_all(store: StoreOptions, as_json: AsJson = False) -> None:
     """
 
     async def work(store: Store) -> list[SessionLine]:
-        return [await _list_row(store, head) async for head in store.heads()]
+        from kompakt.view.directories import entries_of  # late: `--help` does not need it
+
+        heads = sorted([head async for head in store.heads()], key=lambda head: (-head.last_write, head.name))
+        return [await _line(head, entry) for head, entry in zip(heads, await entries_of(heads, store), strict=True)]
 
     with waiting("reading the store"):
         rows = store.run(work)
-    rows.sort(key=lambda row: (row.created, row.id))
     if as_json:
         print_json(rows)
     elif rows:
@@ -180,26 +184,36 @@ def _of_tenant(tenant: str) -> str:
     return f" of tenant {tenant!r}" if tenant else ""
 
 
-async def _list_row(store: Store, head: Head) -> SessionLine:
-    from kompakt.view.status import line_of, session_line  # late: `--help` does not need it
+async def _line(head: Head, entry: DirectoryEntry) -> SessionLine:
+    from kompakt.view.inspection import line_of, session_line  # late: `--help` does not need it
 
-    session = await store.session(head.name)
     try:
-        return await session_line(session, head)
+        return await session_line(head, entry)
     except StoreDamaged as error:
-        typer.echo(f"{printable(session.id)}: {error}", err=True)
-        return line_of(head, compactions=None)
+        typer.echo(f"{printable(head.name)}: {error}", err=True)
+        return line_of(head)
 
 
 def _show_list(rows: list[SessionLine]) -> None:
+    """Print three lines for each session: title; id, which people copy; numbers."""
     from rich.text import Text  # late: `--help` does not need it
 
-    numbers = ("messages", "turns", "compactions")
-    shown = table(plural(len(rows), "session"), "id", *numbers, "created (UTC)", numbers=(*numbers, "created (UTC)"))
+    page = console()
+    page.print(Text(f"{plural(len(rows), 'session')}, newest first; times are UTC\n", "bold"))
     for row in rows:
-        compactions = "?" if row.compactions is None else f"{row.compactions:,}"
-        shown.add_row(Text(printable(row.id)), f"{row.messages:,}", f"{row.turns:,}", compactions, _minute(row.created))
-    console().print(shown)
+        title = Text(_one_line(row.title) or "(no request)")
+        title.truncate(page.width, overflow="ellipsis")
+        compactions = "? compactions" if row.compactions is None else plural(row.compactions, "compaction")
+        facts = [_minute(row.touched), plural(row.messages, "message"), compactions, row.client, row.model]
+        page.print(title, Text(f"  {printable(row.id)}"), sep="\n")
+        page.print(Text(f"  {', '.join(_one_line(fact) for fact in facts if fact)}", "dim"))
+
+
+def _one_line(text: str) -> str:
+    """Return recorded text as one line that is safe to print."""
+    from kompakt.view.visible import cleaned  # late: `--help` does not need it
+
+    return " ".join(cleaned(text).split())
 
 
 def _minute(moment: str | None) -> str:
@@ -209,32 +223,47 @@ def _minute(moment: str | None) -> str:
 
 @store_command
 def show(id: Id, store: StoreOptions, model: ModelName = None, as_json: AsJson = False) -> None:
-    """Show size, compactions, requests and pins of a session.
+    """Show title, size, compactions, requests and pins of a session.
 
     \b
     Examples:
       kompakt session show ID
       kompakt session show ID --model gpt-5 --json
     """
-    from kompakt.view.status import session_status  # late: `--help` does not need it
+    import msgspec  # late: `--help` does not need these
 
-    status = store.run_session(id, lambda session: session_status(session, model=model))
+    from kompakt.view.directories import entries_of
+    from kompakt.view.status import session_status, window_of
+
+    async def work(store: Store) -> tuple[SessionLine, SessionStatus]:
+        session = await store.session(read_id(id))
+        head = await session.head()
+        line = await _line(head, (await entries_of([head], store))[0])
+        status = await session_status(session, model=model)
+        if status.model is None and line.model is not None:  # only the label of a gateway's session names it
+            status = msgspec.structs.replace(status, model=line.model, window=window_of(line.model))
+        return line, status
+
+    line, status = store.run(work)
     if as_json:
-        import msgspec
-
         pending = [{"row": row} | msgspec.to_builtins(marker) for row, marker in status.pending]
-        print_json(msgspec.to_builtins(status) | {"pending": pending, "fullness": status.fullness})
+        more = {"title": line.title, "client": line.client, "touched": line.touched}
+        print_json(msgspec.to_builtins(status) | {"pending": pending, "fullness": status.fullness, **more})
     else:
-        _show_status(status)
+        _show_status(line, status)
 
 
-def _show_status(status: SessionStatus) -> None:
+def _show_status(line: SessionLine, status: SessionStatus) -> None:
     from rich.text import Text  # late: `--help` does not need it
 
     page, shown = console(), table(printable(status.id), "", "")
     shown.show_header = False
+    for name, text in {"title": line.title, "client": line.client, "model": status.model}.items():
+        if text:
+            shown.add_row(name, Text(_one_line(text)))
     shown.add_row("format", status.format)
     shown.add_row("created (UTC)", _minute(status.created))
+    shown.add_row("last used (UTC)", _minute(line.touched))
     shown.add_row("messages", f"{status.messages:,}")
     shown.add_row("turns", f"{status.turns:,}")
     share = f" of {status.window:,} ({status.fullness:.0%})" if status.window and status.fullness is not None else ""

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from kompakt import api, files
-from kompakt.errors import AmbiguousFormat, InputError, UsageError
+from kompakt.errors import AmbiguousFormat, InputError, StoreDamaged, UsageError, WrongKey
 from kompakt.model.messages import History
-from kompakt.session.session import Session
+from kompakt.session.session import Session, label_name
 from kompakt.session.store import Store
-from kompakt.store.records import Head
+from kompakt.store.records import LONGEST_NAME, Head
 from kompakt.view.sources import Source, StoredSource, TranscriptSource, version_of
 from kompakt.view.values import ACTIONS, ActionName
 from kompakt.wire.transcripts import Transcript
@@ -87,18 +88,19 @@ class StoreDirectory:
         self._store = store
 
     async def listed(self) -> Sequence[DirectoryEntry]:
-        entries: list[DirectoryEntry] = []
+        heads: list[Head] = []
         async for head in self._store.heads():
-            entries.append(entry_of(head, self._store))
-            if len(entries) == MAX_SESSIONS:
+            heads.append(head)
+            if len(heads) == MAX_SESSIONS:
                 break
-        return entries
+        return await entries_of(heads, self._store)
 
     async def find(self, id: str) -> Source:
         session = await self._store.session(id) if id else None
         if session is None or not await session.exists():
             raise MissingSession(f"there is no session {id!r}; the list has the sessions of this store")
-        return StoredSource(session)
+        label = (await _labels([id], self._store)).get(id, SessionLabel())
+        return StoredSource(session, client=label.client, model=label.model)
 
     async def writable(self, id: str) -> Session:
         await self.find(id)
@@ -106,6 +108,36 @@ class StoreDirectory:
 
     async def close(self) -> None:
         await self._store.close()
+
+
+class SessionLabel(msgspec.Struct, frozen=True):
+    """What a gateway noted at the first request of a session. The note may have more fields."""
+
+    title: str = ""
+    model: str | None = None
+    client: str | None = None
+
+
+async def entries_of(heads: Sequence[Head], store: Store) -> list[DirectoryEntry]:
+    """Return the entries of stored sessions, with the labels of those that a gateway recorded."""
+    labels = await _labels([head.name for head in heads], store)
+    return [
+        entry_of(head, store, title=label.title, client=label.client, model=label.model)
+        for head in heads
+        for label in [labels.get(head.name, SessionLabel())]
+    ]
+
+
+async def _labels(ids: Sequence[str], store: Store) -> dict[str, SessionLabel]:
+    """Read the labels of sessions that have one; one that cannot be read is left out."""
+    names = {label_name(id): id for id in ids if id.isascii()}
+    labels: dict[str, SessionLabel] = {}
+    notes = await store.records.notes(store.tenant, [name for name in names if len(name) <= LONGEST_NAME])
+    for name, data in notes.items():
+        with suppress(StoreDamaged, WrongKey, msgspec.ValidationError):
+            value = store.value_codec.unpack(data, where="label of a session")
+            labels[names[name]] = msgspec.convert(value, SessionLabel)
+    return labels
 
 
 def entry_of(

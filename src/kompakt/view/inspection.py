@@ -29,6 +29,7 @@ from kompakt.session.compaction import CompactionOptions
 from kompakt.session.session import Session
 from kompakt.session.store import Store, open_store
 from kompakt.store import find_store
+from kompakt.store.records import Head
 from kompakt.view.compactions import MAX_REMOVED, compaction_of, preview_of
 from kompakt.view.composition import context_of, largest_in
 from kompakt.view.directories import (
@@ -66,6 +67,7 @@ from kompakt.view.values import (
     MessageText,
     RecallAnswer,
     SessionDetail,
+    SessionLine,
     SessionList,
     SessionRow,
     StepRequest,
@@ -347,7 +349,7 @@ class Inspection:
         if known is not None and known[0] == entry.version and (known[1].tokens is not None or not counts):
             return self._with_cost(entry, known[1])
         try:
-            row = await self._read_row(entry, counts=counts and entry.messages <= MAX_COUNTED)
+            row = await _read_row(entry, self._budget_of, counts=counts and entry.messages <= MAX_COUNTED)
         except (StoreError, UsageError) as error:  # damaged, or deleted meanwhile
             row = SessionRow(
                 id=entry.id,
@@ -380,19 +382,6 @@ class Inspection:
         """Whether the newest steps and costs of a session are not known and can be computed."""
         known = self.cache.costs.get(entry.key)
         return entry.messages <= MAX_COSTED and (known is None or known[0] != entry.version)
-
-    async def _read_row(self, entry: DirectoryEntry, *, counts: bool) -> SessionRow:
-        source = await entry.open()
-        moment = await source.moment()
-        title = entry.title or await _title(source, moment)
-        row = msgspec.structs.replace(
-            _row_of(entry.id, source, moment, self._budget_of(moment.model), title),
-            client=entry.client or source.client,
-            format=entry.format,
-            messages=entry.messages,
-            last_activity=timestamp(entry.touched),
-        )
-        return _filled(row, (await source.status(moment)).tokens) if counts else row
 
     def _fill(self, entries: Sequence[DirectoryEntry]) -> None:
         """Count the tokens of sessions and compute their costs, in the background."""
@@ -889,6 +878,43 @@ def _row_of(id: str, source: Source, moment: Moment, budget: Budget | None, titl
         tokens_saved=sum(max(0, (one.tokens_before or 0) - (one.tokens_after or 0)) for one in live),
         last_activity=timestamp(moment.touched),
         parent=moment.parent,
+    )
+
+
+async def _read_row(entry: DirectoryEntry, budget_of: BudgetOf, *, counts: bool) -> SessionRow:
+    source = await entry.open()
+    moment = await source.moment()
+    title = entry.title or await _title(source, moment)
+    row = msgspec.structs.replace(
+        _row_of(entry.id, source, moment, budget_of(moment.model), title),
+        client=entry.client or source.client,
+        format=entry.format,
+        messages=entry.messages,
+        last_activity=timestamp(entry.touched),
+    )
+    return _filled(row, (await source.status(moment)).tokens) if counts else row
+
+
+async def session_line(head: Head, entry: DirectoryEntry) -> SessionLine:
+    """Return the line of a stored session for the command line; counts no tokens.
+
+    Raises:
+        StoreDamaged: the session cannot be read.
+    """
+    row = await _read_row(entry, budget_of_model, counts=False)
+    known = {name: getattr(row, name) for name in ("title", "client", "model", "compactions")}
+    return msgspec.structs.replace(line_of(head), **known)
+
+
+def line_of(head: Head) -> SessionLine:
+    """Return the line of a stored session of which only the head can be read."""
+    return SessionLine(
+        id=head.name,
+        format=head.format,
+        messages=head.messages,
+        turns=head.turn,
+        created=timestamp(head.created),
+        touched=timestamp(head.last_write),
     )
 
 

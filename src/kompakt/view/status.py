@@ -23,8 +23,6 @@ from kompakt.wire.transcripts import Transcript
 
 if TYPE_CHECKING:
     from kompakt.session.session import Session
-    from kompakt.store.records import Head
-
 
 BY_AGENT = "the agent's own summary"
 """The reason of a compaction in a transcript."""
@@ -80,19 +78,6 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(one for one in self.compactions if not one.undone)
 
 
-class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A session in a list. Its numbers need no message to be read."""
-
-    id: str
-    format: str
-    messages: int
-    turns: int
-    compactions: int | None
-    """Compactions that count; ``None`` when they cannot be read."""
-    created: str
-    touched: str
-
-
 async def session_status(session: Session, *, model: str | None = None) -> SessionStatus:
     """Return the status of a stored session, counted for ``model``, else for its own model."""
     reader = await session.reader()
@@ -136,29 +121,6 @@ def _shown_as_stored(session: ResumedSession) -> int:
 def _compaction(info: CompactionInfo) -> CompactionStatus:
     fields = {name: getattr(info, name) for name in info.__struct_fields__ if name != "at"}
     return CompactionStatus(at=timestamp(info.at), **fields)
-
-
-async def session_line(session: Session, head: Head) -> SessionLine:
-    """Return the line of a stored session in a list; reads its events.
-
-    Raises:
-        StoreDamaged: the events cannot be read.
-    """
-    compactions = await session.compactions() if head.events else []
-    return line_of(head, sum(not one.undone for one in compactions))
-
-
-def line_of(head: Head, compactions: int | None) -> SessionLine:
-    """Return the line of a stored session whose compactions are known, or unreadable."""
-    return SessionLine(
-        id=head.name,
-        format=head.format,
-        messages=head.messages,
-        turns=head.turn,
-        compactions=compactions,
-        created=timestamp(head.created),
-        touched=timestamp(head.last_write),
-    )
 
 
 def transcript_status(transcript: Transcript | None, history: History, *, id: str) -> SessionStatus:

@@ -57,6 +57,23 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """The session that a sub-agent works for."""
 
 
+class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored session in the list of the command line: what is known without reading all of its messages."""
+
+    id: str
+    title: str = ""
+    client: str | None = None
+    model: str | None = None
+    format: str
+    messages: int
+    turns: int
+    compactions: int | None = None
+    """Compactions that count; ``None`` when they cannot be read."""
+    created: str
+    touched: str
+    """UTC, in ISO 8601."""
+
+
 class SessionList(msgspec.Struct, frozen=True, kw_only=True):
     """A page of the list, the newest session first."""
 
