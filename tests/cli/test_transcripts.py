@@ -47,6 +47,12 @@ class TestEveryCommand:
         assert done.code == 0, done.out + done.err
         assert "transcript" in done.err and "no problems" in done.err
 
+    def test_a_wrong_format_is_refused(self, kom: Run, recording: Path) -> None:
+        """The file decides which format its messages have."""
+        for command in (("check",), ("count",), ("repair",), ("compact", "--budget", "50000"), ("session", "import")):
+            done = kom(*command, recording, "--format", "bedrock")
+            assert (done.code, done.out) == (2, "") and done.err.endswith(", not 'bedrock'\n")
+
     def test_count(self, kom: Run, recording: Path) -> None:
         """Tokens of the request that would continue it."""
         assert json.loads(kom("count", recording, "--json").out)["total"] > 10

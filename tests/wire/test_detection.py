@@ -170,6 +170,25 @@ class TestNames:
     def test_a_given_format_is_used_without_detection(self, format: str) -> None:
         assert detect([], format=format) == format
 
+    @pytest.mark.parametrize(
+        ("body", "format", "said"),
+        [
+            (
+                {"model": "claude-x", "messages": []},
+                "gemini",
+                "'messages', not 'contents'.* detected format: 'anthropic'",
+            ),
+            ({"contents": []}, "openai-chat", "'contents', not 'messages'.* detected format: 'gemini'"),
+            ({"input": "hi", "model": "gpt-5"}, "bedrock", "detected format: 'openai-responses'$"),
+            ({"messages": [{"role": "user", "content": "hi"}]}, "gemini", "a request in the format 'gemini'$"),
+        ],
+    )
+    def test_a_body_without_the_messages_of_a_given_format_is_refused(self, body: Any, format: str, said: str) -> None:
+        """It would be read as a request without messages."""
+        for function in (kompakt.check, kompakt.repair, kompakt.count, kompakt.parse):
+            with pytest.raises(UnknownFormat, match=said):
+                function(body, format=format)
+
     def test_every_error_is_a_kompakt_error(self) -> None:
         for error in (AmbiguousFormat, UnknownFormat, MalformedPayload):
             assert issubclass(error, InputError)

@@ -110,9 +110,13 @@ def open_file(file: str, format: str | None, session: str | None = None) -> Load
 
     Raises:
         InputError: the file contains no history. The message names the file.
+        UsageError: the file is a transcript, and its messages have another format.
     """
     loaded = load_session(file, session)
     if loaded.transcript is not None:
+        if format not in (None, loaded.format):
+            kind = loaded.transcript.kind
+            raise UsageError(f"{loaded.name}: a transcript of {kind}, in the format {loaded.format!r}, not {format!r}")
         return loaded
     try:
         return Loaded(loaded.name, parse_any(loaded.payload, format))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeAlias, cast
 
-from kompakt.errors import AmbiguousFormat, MalformedPayload, UnknownFormat
+from kompakt.errors import AmbiguousFormat, InputError, MalformedPayload, UnknownFormat
 from kompakt.model.messages import Json, JsonObject
 from kompakt.wire import anthropic, bedrock, gemini, openai_chat, openai_responses
 from kompakt.wire.wire import Clues, Wire
@@ -43,15 +43,20 @@ def wire_for(format: object) -> Wire:
 
 
 def detect(payload: object, *, format: str | None = None, model: str | None = None) -> str:
-    """Return the format name of a payload; a ``format`` given by the caller only has to exist.
+    """Return the format name of a payload; of a ``format`` given by the caller, a body must have the messages.
 
     Raises:
-        UnknownFormat: nothing in the payload belongs to a known format, or ``format`` names none.
+        UnknownFormat: nothing in the payload belongs to a known format, ``format`` names none, or the body has its
+            messages in a field of another format.
         AmbiguousFormat: clues contradict one another, or allow more than one format.
         MalformedPayload: the payload is neither a list nor an object.
     """
     if format is not None:
-        return wire_for(format).format
+        wire = wire_for(format)
+        other = next((key for key in _MESSAGE_KEYS if isinstance(payload, dict) and key in payload), wire.messages_key)
+        if other != wire.messages_key and wire.messages_key not in cast("JsonObject", payload):
+            raise UnknownFormat(_mismatch(cast("JsonObject", payload), other, wire))
+        return format
     if not isinstance(payload, list | dict):
         raise MalformedPayload("payload", "a request body or a list of messages", payload)
     if _is_langchain(cast("Json", payload)):
@@ -72,6 +77,15 @@ def detect(payload: object, *, format: str | None = None, model: str | None = No
             "Python, --format on the command line)"
         )
     return _choose(candidates, model or _model_in(payload))
+
+
+def _mismatch(body: JsonObject, other: str, wire: Wire) -> str:
+    """Say that a body has its messages in a field of another format, and name that format if it is certain."""
+    text = f"the payload has {other!r}, not {wire.messages_key!r}: it is not a request in the format {wire.format!r}"
+    try:
+        return f"{text}; detected format: {detect(body)!r}"
+    except InputError:
+        return text
 
 
 def _is_langchain(payload: Json) -> bool:
