@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kompakt
 from kompakt.model.limits import ASSUMED_WINDOW, Limits, UnknownModelWarning, base_name, limits
 
 
@@ -138,6 +139,12 @@ class TestWindowHardWired:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             limits(name)
+
+    def test_a_warning_names_the_line_of_the_caller(self) -> None:
+        """Not a line of the package, however deep the model is looked up."""
+        with pytest.warns(UnknownModelWarning, match="Set the limit with budget=") as caught:
+            kompakt.compact([{"role": "user", "content": "hi"}], model="acme-10-turbo")
+        assert [one.filename for one in caught] == [__file__]
 
     def test_one_warning_over_all_threads(self) -> None:
         """Threads that meet the same unknown name at once share one warning."""

@@ -54,6 +54,9 @@ former the context (ai.google.dev/gemini-api/docs/models).
 _DATE = re.compile(r"-(?:20\d{6}|20\d\d-\d\d-\d\d)$")
 
 
+_PACKAGE = __name__.partition(".")[0]
+
+
 class UnknownModelWarning(UserWarning):
     """The window of a model is unknown and was assumed."""
 
@@ -204,7 +207,17 @@ def _warn_once(model: str) -> None:
         _warned.add(model)
     warnings.warn(
         f"The context window of model {model!r} is unknown; {ASSUMED_WINDOW:,} tokens are assumed. "
-        "Say how many tokens there are with budget=… (--budget on the command line).",
+        "Set the limit with budget=… (--budget on the command line).",
         UnknownModelWarning,
-        stacklevel=3,
+        stacklevel=_level_of_caller(),
     )
+
+
+def _level_of_caller() -> int:
+    """Return the ``stacklevel`` with which the caller of this function warns about a line outside of the package."""
+    import inspect  # late: importing it takes long, and only this warning needs it
+
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+        frame, level = frame.f_back, level + 1
+    return level
