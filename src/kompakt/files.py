@@ -268,7 +268,9 @@ def _position(data: bytes, reason: str) -> str:
     try:
         json.loads(data)
     except json.JSONDecodeError as error:
-        return f"line {error.lineno} column {error.colno}: {error.msg}"
+        is_open = error.msg.startswith("Unterminated string")
+        problem = "the file ends inside a string (truncated?)" if is_open else error.msg
+        return f"line {error.lineno} column {error.colno}: {problem}"
     except UnicodeDecodeError as error:
         return f"{_line_and_column(data, error.start)}: not UTF-8"
     except (ValueError, RecursionError):

@@ -121,6 +121,19 @@ class TestCheck:
         assert "OC-1" in outcome.out
         assert "standard input" in outcome.err
 
+    def test_one_problem_is_not_called_problems(self, tmp_path: Path) -> None:
+        body = put(tmp_path / "a.json", {"model": "gpt-5", "messages": []})
+        assert run("check", body).err.endswith("0 messages, 1 problem\n")
+        assert run("repair", body).err.endswith("0 changes, 1 problem left\n")
+
+    def test_a_window_that_is_not_a_number_is_quoted(self) -> None:
+        refused(run("serve", "--window", "gpt=abc"), "--window gpt=abc: 'abc' is not a number of tokens")
+
+    def test_a_truncated_file_is_named_as_such(self, tmp_path: Path) -> None:
+        path = tmp_path / "cut.json"
+        path.write_text('{"messages": [{"role": "user", "content": "rename the ha')
+        refused(run("check", path), "column 43: the file ends inside a string (truncated?)")
+
     def test_a_format_can_be_given(self, tmp_path: Path) -> None:
         """An ambiguous file is read in the given format."""
         path = put(tmp_path / "talk.json", [{"role": "user", "content": [{"type": "text", "text": "hi"}]}])

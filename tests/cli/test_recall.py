@@ -145,6 +145,11 @@ def test_inspect_names_the_stores_of_plugins_and_gateway(
     assert missing.err.rstrip().endswith(f"kompakt inspect --store ~/.local/share/kompakt/{name}")
 
 
+def test_inspect_once_prints_tables_without_terminal(session: Path) -> None:
+    done = run("inspect", "--once", session.name, cwd=session.parent)
+    assert done.code == 0 and "largest" in done.out, done.err
+
+
 def test_uninstall_names_the_command_that_removes_a_plugin() -> None:
     assert run("uninstall", "--yes", "codex").err.endswith("kompakt install codex --undo\n")
     done = run("uninstall", "claude-code")

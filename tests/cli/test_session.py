@@ -102,7 +102,7 @@ class TestImport:
         path.write_text("".join(json.dumps(one) + "\n" for one in (*main.records, *side.records)))
         for _ in range(2):
             done = kom("session", "import", path, "--id", "main")
-            assert "1 side chains are sessions main/side-1" in done.err and "ignored" not in done.err
+            assert "1 side chain; sessions main/side-1" in done.err and "ignored" not in done.err
         found = kom("recall", "sqlite:///kompakt.db", "17 cm", "--session", "main")
         assert "'main/side-1'" in found.out and "It is 17 cm off." in found.out
 

@@ -8,6 +8,7 @@ import typer
 
 from kompakt.cli.input import AsJson, File, Format, SessionName, Strict, open_file, problems_of, skipped_records
 from kompakt.cli.output import MANY_MESSAGES, waiting
+from kompakt.cli.store_options import plural
 from kompakt.model.json import indented_json
 
 
@@ -37,7 +38,7 @@ def check(
     else:
         for problem in problems:
             typer.echo(str(problem))
-        verdict = f"{len(problems)} problems" if problems else "no problems"
+        verdict = plural(len(problems), "problem") if problems else "no problems"
         kind = f"{loaded.transcript.kind} transcript, " if loaded.transcript is not None else ""
-        typer.echo(f"{loaded.name}: {kind}{history.format}, {len(history)} messages, {verdict}", err=True)
+        typer.echo(f"{loaded.name}: {kind}{history.format}, {plural(len(history), 'message')}, {verdict}", err=True)
     raise typer.Exit(1 if problems else 0)

@@ -77,7 +77,9 @@ COMMANDS = {
     "fleet": CommandEntry("kompakt.cli.fleet:app", "Run a job on many sessions."),
     "doctor": CommandEntry("kompakt.cli.doctor:doctor", "Check packages, configuration, store and providers."),
     "demo": CommandEntry("kompakt.cli.demo:demo", "Show what kompakt does with a session that no longer fits."),
-    "completion": CommandEntry("kompakt.cli.commands:completion", "Print the completion script of a shell."),
+    "completion": CommandEntry(  # hidden: `--install-completion` does what most people want
+        "kompakt.cli.commands:completion", "Print the completion script of a shell.", hidden=True
+    ),
     "hook": CommandEntry(
         "kompakt.cli.install:hook", "Answer an event of a coding agent, with JSON on standard input.", hidden=True
     ),

@@ -10,6 +10,7 @@ import typer
 
 from kompakt.api import check, parse, parse_any, repair
 from kompakt.cli.output import MANY_BYTES, waiting
+from kompakt.cli.store_options import plural
 from kompakt.errors import InputError, UsageError
 from kompakt.files import Loaded, load
 from kompakt.model.messages import History
@@ -101,7 +102,7 @@ def read_history(
         for skipped in transcript.skipped:
             typer.echo(f"{loaded.name}: line {skipped.line}: skipped: {skipped.reason}", err=True)
         if transcript.sidechains and ignores_sides:
-            typer.echo(f"{loaded.name}: {len(transcript.sidechains)} side chains ignored", err=True)
+            typer.echo(f"{loaded.name}: {plural(len(transcript.sidechains), 'side chain')} ignored", err=True)
     return loaded.payload, loaded
 
 

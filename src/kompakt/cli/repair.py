@@ -21,6 +21,7 @@ from kompakt.cli.input import (
     skipped_records,
 )
 from kompakt.cli.output import MANY_MESSAGES, waiting
+from kompakt.cli.store_options import plural
 from kompakt.files import Loaded
 from kompakt.model.json import indented_json
 from kompakt.wire.transcripts import ACTIONS
@@ -74,7 +75,7 @@ def repair(
         typer.echo(str(change), err=True)
     for problem in remaining:
         typer.echo(f"left: {problem}", err=True)
-    typer.echo(f"{loaded.name}: {len(changes)} changes, {len(remaining)} problems left", err=True)
+    typer.echo(f"{loaded.name}: {plural(len(changes), 'change')}, {plural(len(remaining), 'problem')} left", err=True)
     raise typer.Exit(1 if remaining else 0)
 
 

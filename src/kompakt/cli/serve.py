@@ -148,6 +148,9 @@ def serve(
       kompakt serve --upstream local=http://127.0.0.1:8000 --context-window 32768
     """
     flags = {_REPEATED.get(name, name): value for name, value in locals().items()}
+    for name, _, tokens in (one.partition("=") for one in window or ()):
+        if tokens and not tokens.strip().isdigit():
+            raise UsageError(f"--window {name}={tokens}: {tokens!r} is not a number of tokens")
     tenant = flags.pop("make_key")
     if tenant is not None:
         _print_key(tenant)

@@ -130,13 +130,14 @@ def import_file(
         head = store.run(work, create=True)
     for problem in problems[:_MAX_PROBLEMS]:
         typer.echo(f"{loaded.name}: {problem}", err=True)
-    repaired = f"; {len(problems)} problems, repaired in every request" if problems else ""
+    repaired = f"; {plural(len(problems), 'problem')}, repaired in every request" if problems else ""
     if sides:
-        typer.echo(f"{loaded.name}: {len(sides)} side chains are sessions {chosen}/side-1 and on", err=True)
-    typer.echo(f"{loaded.name}: {history.format}, {head.messages} messages, {head.turn} turns{repaired}", err=True)
+        typer.echo(f"{loaded.name}: {plural(len(sides), 'side chain')}; sessions {chosen}/side-1 and on", err=True)
+    counts = f"{plural(head.messages, 'message')}, {plural(head.turn, 'turn')}"
+    typer.echo(f"{loaded.name}: {history.format}, {counts}{repaired}", err=True)
     if as_json:
-        counts = {"messages": head.messages, "turns": head.turn, **skipped_records(loaded)}
-        print_json({"session": chosen, **counts, "problems": problems})
+        numbers = {"messages": head.messages, "turns": head.turn, **skipped_records(loaded)}
+        print_json({"session": chosen, **numbers, "problems": problems})
     else:
         typer.echo(printable(chosen))
 
@@ -289,7 +290,7 @@ def _compaction_table(compactions: Sequence[CompactionStatus]) -> Table:
     shown.columns[0].justify = "left"
     for one in compactions:
         reason = f"{one.reason}, {one.policy}"
-        reason += f", {len(one.failures)} failures" if one.failures else ""
+        reason += f", {plural(len(one.failures), 'failure')}" if one.failures else ""
         tokens = ("?" if size is None else f"{size:,}" for size in (one.tokens_before, one.tokens_after))
         state, style = ("undone", "dim") if one.undone else ("", None)
         shown.add_row(one.id, _minute(one.at), Text(reason), *tokens, state, style=style)
@@ -415,7 +416,7 @@ def verify(store: StoreOptions, id: SomeId = None, as_json: AsJson = False) -> N
     else:
         for session, problem in problems:
             typer.echo(f"{printable(session)}: {problem}")
-    verdict = f"{len(problems)} problems" if problems else "no problems"
+    verdict = plural(len(problems), "problem") if problems else "no problems"
     typer.echo(f"{plural(sessions, 'session')}, {verdict}", err=True)
     raise typer.Exit(1 if problems else 0)
 

@@ -130,6 +130,11 @@ class TestSearch:
             found = memory(user("go"), assistant(ToolCall("c1", "write", input))).recall("secondword")
             assert "\nsecondword\n" in found.text
 
+    def test_a_short_call_is_printed_in_one_line(self) -> None:
+        call = Message("assistant", (ToolCall("c1", "read", {"path": "berths.py", "limit": 20}),))
+        found = Memory([call], counter=counter_for(None)).recall("berths.py")
+        assert found.text.endswith(" assistant calls: read path: berths.py, limit: 20")
+
     def test_an_answer_contains_passages_and_how_many_are_left(self) -> None:
         """No list of names takes room from the passages."""
         outputs = [tool(f"open valve_{n}_state in plant/unit{n}.cfg\n" + f"noise{n} " * 90, f"c{n}") for n in range(30)]

@@ -39,7 +39,7 @@ Port = Annotated[int, option("port", "P", "Port on 127.0.0.1; 0 selects a free o
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the URL only; open no browser.")]
 Write = Annotated[bool, typer.Option("--write", help="Allow changes: pin, undo, redo, compact, edit, delete.")]
 Terminal = Annotated[bool, typer.Option("--terminal", help="Show the sessions in the terminal.")]
-Once = Annotated[bool, typer.Option("--once", help="With --terminal: print the tables once, as into a pipe.")]
+Once = Annotated[bool, typer.Option("--once", help="Print the tables of --terminal once, as into a pipe.")]
 Html = Annotated[str | None, option("html", "OUT", "Write one self-contained HTML file.")]
 Redact = Annotated[bool, typer.Option("--redact", help="With --html: leave out texts; keep sizes, kinds and tools.")]
 SessionId = Annotated[str | None, option("session", "ID", "Show this session.")]
@@ -80,13 +80,12 @@ def inspect(
         raise UsageError(
             f"name a file or a store: kompakt inspect FILE, or kompakt inspect --store STORE{''.join(examples)}"
         )
+    terminal = terminal or once
     chosen = [name for name, given in (("--terminal", terminal), ("--html", html), ("--json", as_json)) if given]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} cannot be combined; choose one")
     if redact and html is None:
         raise UsageError("--redact needs --html OUT: the other forms are not meant to be passed on")
-    if once and not terminal:
-        raise UsageError("--once needs --terminal; --json prints the same numbers as JSON")
     key = read_key(key_file)
     id = None if session is None else read_id(session)
 

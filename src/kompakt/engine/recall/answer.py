@@ -7,6 +7,7 @@ starts with its reference and a label of its source. Cost: the passages tried.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -115,6 +116,13 @@ _PASSES = 4
 """Passes that fill the room which the estimate left."""
 
 
+_ARGUMENT = re.compile(r"\S+: ")
+"""The start of an argument. Further lines of its value begin otherwise."""
+
+_LINE = 100
+"""Characters of a call that is printed in one line."""
+
+
 class AnswerPassage(msgspec.Struct, frozen=True, gc=False):
     """A passage with what is printed around it."""
 
@@ -131,10 +139,18 @@ class AnswerPassage(msgspec.Struct, frozen=True, gc=False):
 
     def line(self, *, follows: bool) -> str:
         """Write the text after its label; a passage that follows its neighbour needs no reference."""
-        gap = "\n" if "\n" in self.text.strip() else " "
+        text = _on_one_line(self.text) if self.label.endswith(" calls") else self.text
+        gap = "\n" if "\n" in text.strip() else " "
         if not follows:
-            return f"{self.reference} {self.label}{gap if self.named else ':' + gap}{self.text}"
-        return self.text if self.named else f"{self.label}:{gap}{self.text}"
+            return f"{self.reference} {self.label}{gap if self.named else ':' + gap}{text}"
+        return text if self.named else f"{self.label}:{gap}{text}"
+
+
+def _on_one_line(call: str) -> str:
+    """Return a call in one line if its arguments are short and have one line each, as in the index."""
+    name, *arguments = call.strip().split("\n")
+    line = f"{name} {', '.join(arguments)}"
+    return line if arguments and len(line) <= _LINE and all(map(_ARGUMENT.match, arguments)) else call
 
 
 class AnswerBuilder:
