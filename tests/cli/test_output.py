@@ -57,6 +57,12 @@ class TestWidth:
         first = kom("session", "list").out.splitlines()[2:4]
         assert len(first[0]) == 80 and first[0].endswith("…") and first[1] == "  a"
 
+    def test_a_title_wider_than_its_table_stays_on_one_line(self, kom: Run, tmp_path: Path) -> None:
+        file = put(tmp_path / "long.json", BODY)
+        done = kom("compact", file, "--budget", "3000", "-o", tmp_path / "out.json").err
+        assert done.splitlines()[0].rstrip() == "policy default: over 3000 tokens, budget 3,000"
+        assert "exact size of notes and pins" in done
+
     def test_a_path_stays_in_one_piece(self, kom: Run) -> None:
         """People copy it: it moves to a line of its own before it is broken."""
         for length in (40, 60, 90):

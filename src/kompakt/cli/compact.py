@@ -44,7 +44,7 @@ IN_WORDS = {
     "OverflowByRounds": "round of the overflow shortened",
     "admission": "tool outputs shortened when they came",
     "repair": "history repaired",
-    "fitting": "exact fit, pins, placeholders",
+    "fitting": "exact size of notes and pins",
     "floor": "smallest possible context",
 }
 """What strategies and other steps do, as tables name them. A strategy of the user has its own name."""

@@ -47,12 +47,14 @@ def console(*, err: bool = False) -> Console:
 
 
 def table(title: str, *columns: str, numbers: tuple[str, ...] = ()) -> Table:
-    """Return an empty table; the columns in ``numbers`` are aligned to the right."""
+    """Return an empty table, as wide as its title; the columns in ``numbers`` are aligned to the right."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    shown = Text(title)
+    made = Table(title=shown, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    made.min_width = min(shown.cell_len, console().width)
     for column in columns:
         is_number = column in numbers
         made.add_column(column, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")

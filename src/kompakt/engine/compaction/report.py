@@ -32,7 +32,8 @@ class Step(msgspec.Struct, frozen=True):
 def _balanced(steps: tuple[Step, ...], before: int, after: int, at_message: int) -> tuple[Step, ...]:
     """Add a step for the rest, so that the steps add up to the difference between ``before`` and ``after``.
 
-    The rest is what pins and placeholders add, and what stripped reasoning and the exact fit at the end remove.
+    The rest is what the notes use less than was reserved for them, what pins and placeholders add, and what stripped
+    reasoning and the exact fit at the end remove.
     """
     rest = before - after - sum(step.tokens_before - step.tokens_after for step in steps)
     return (*steps, Step("fitting", after + rest, after, at_message)) if rest else steps
