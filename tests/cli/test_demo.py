@@ -24,7 +24,7 @@ PARTS = (
     "recall",
     "smaller",
     "Later requests",
-    "without prompt cache",
+    "input price without cache",
     "kompakt.compact(request, budget=32_000).payload",
 )
 

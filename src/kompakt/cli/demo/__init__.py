@@ -184,10 +184,8 @@ def _show(story: DemoStory) -> None:
     page.quote(story.recalled.split("\n"), most=_RECALL_LINES)
     page.head(f"5. This request is {saved:,} tokens smaller ({saved / story.tokens:.0%})")
     page.say("Later requests start from the notes and grow again, until the next compaction.")
-    page.say(
-        f"At the price of {story.priced_as}, without prompt cache, this one costs ${story.cost_after:.3f}; the whole "
-        f"session would cost ${story.cost_before:.3f}, if a model took it."
-    )
+    costs = f"${story.cost_before:.3f} before, ${story.cost_after:.3f} after"
+    page.say(f"At {story.priced_as}'s input price without cache: {costs}.")
     page.head("6. Use it")
     for line in _next_steps():
         page.line(line)
