@@ -6,6 +6,7 @@ import asyncio
 import copy
 import logging
 
+import msgspec
 import pytest
 from tests.engine.sessions import LONG, REFERENCE, chat, resolve, rounds, session, texts
 from tests.histories import plain
@@ -289,9 +290,11 @@ class TestIdempotence:
             assert kompakt.compact(once.payload, budget, format=format, policy="admission").payload is once.payload
 
 
-def test_a_printed_report_can_be_read() -> None:
-    """Listeners often print it: sizes and reason first, then the text that replaces hidden messages."""
+def test_a_printed_report_is_short() -> None:
+    """Listeners often print it at every compaction: sizes, saving and reason, without the notes."""
     done = kompakt.compact(chat(*session(1, 12)), 3_000)
-    first, *rest = str(done.report).split("\n")
-    assert first.startswith(f"compacted: {done.tokens_before:,} -> {done.tokens_after:,} tokens, ")
-    assert "\n".join(rest) == done.report.notes != ""
+    saved = f"({done.report.saved:,} saved)"
+    assert str(done.report).startswith(f"compacted: {done.tokens_before:,} -> {done.tokens_after:,} tokens {saved}, ")
+    assert "\n" not in str(done.report) and done.report.notes
+    failed = msgspec.structs.replace(done.report, problems=("a", "b\nc"), failures=("d",))
+    assert str(failed).split("\n")[1:] == ["problems: a; b c", "failures: d"]

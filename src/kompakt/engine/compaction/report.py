@@ -77,12 +77,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return self.tokens_before - self.tokens_after
 
     def __str__(self) -> str:
-        """Return the sizes, the reason and the text that replaces hidden messages, to be read."""
+        """Return sizes, saving and reason in one line, and one for problems and failures. ``notes`` has the notes."""
         tokens = f"{self.tokens_before:,} -> {self.tokens_after:,} tokens"
         messages = f"{self.messages_before:,} -> {self.messages_after:,} messages"
-        lines = [f"compacted: {tokens}, {messages}; reason: {self.reason or 'requested'}"]
-        lines += [f"problem: {one}" for one in self.problems] + [f"failure: {one}" for one in self.failures]
-        return "\n".join([*lines, self.notes] if self.notes else lines)
+        lines = [f"compacted: {tokens} ({self.saved:,} saved), {messages}; reason: {self.reason or 'requested'}"]
+        for name, found in (("problems", self.problems), ("failures", self.failures)):
+            if found:
+                lines.append(f"{name}: {'; '.join(' '.join(one.split()) for one in found)}")
+        return "\n".join(lines)
 
 
 def build_report(
