@@ -65,8 +65,8 @@ Budget: TypeAlias = Annotated[
     option(
         "budget",
         "N",
-        "Token budget. Default: that of the model. About two thirds of it are used right after a compaction, more "
-        "if few steps fit.",
+        "Token budget. About two thirds of it are used right after a compaction, more if few steps fit. Default: that "
+        "of the model, of which about half is used.",
         min=1,
         envvar="KOMPAKT_BUDGET",
     ),
