@@ -13,6 +13,7 @@ import msgspec
 
 from kompakt import api, files
 from kompakt.errors import AmbiguousFormat, InputError, StoreDamaged, UsageError, WrongKey
+from kompakt.model.json import prepare
 from kompakt.model.messages import History
 from kompakt.session.session import Session, label_name
 from kompakt.session.store import Store
@@ -116,6 +117,9 @@ class SessionLabel(msgspec.Struct, frozen=True):
     title: str = ""
     model: str | None = None
     client: str | None = None
+
+
+prepare(SessionLabel)
 
 
 async def entries_of(heads: Sequence[Head], store: Store) -> list[DirectoryEntry]:
