@@ -10,8 +10,7 @@ import typer
 
 from kompakt.api import check, parse, parse_any, repair
 from kompakt.cli.output import MANY_BYTES, waiting
-from kompakt.cli.store_options import plural
-from kompakt.errors import InputError, UsageError
+from kompakt.errors import InputError, UsageError, plural
 from kompakt.files import Loaded, load
 from kompakt.model.messages import History
 from kompakt.wire.wire import Problem
