@@ -8,6 +8,7 @@ import typer
 
 from kompakt.cli.input import AsJson, File, Format, SessionName, Strict, open_file, problems_of, skipped_records
 from kompakt.cli.output import MANY_MESSAGES, waiting
+from kompakt.errors import plural
 from kompakt.model.json import indented_json
 
 

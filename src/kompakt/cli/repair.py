@@ -21,6 +21,7 @@ from kompakt.cli.input import (
     skipped_records,
 )
 from kompakt.cli.output import MANY_MESSAGES, waiting
+from kompakt.errors import plural
 from kompakt.files import Loaded
 from kompakt.model.json import indented_json
 from kompakt.wire.transcripts import ACTIONS
