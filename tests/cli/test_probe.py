@@ -47,6 +47,14 @@ class TestNotProtected:
             found = probe("claude", url=upstream.url)
         assert not found.protected and "is not a kompakt gateway" in found.because
 
+    def test_a_provider_that_answers_in_another_format(self, tmp_path: Path) -> None:
+        """A server for OpenAI clients may answer any path."""
+        plan = said({"id": "c1", "object": "chat.completion", "choices": []})
+        with Upstream(plan) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
+            found, chat = probe("claude", url=gate.url), probe("openai", url=gate.url)
+        assert not found.protected and "check the URL of its provider" in found.because
+        assert chat.protected
+
     def test_a_gateway_with_keys_needs_a_key(self, tmp_path: Path) -> None:
         with (
             Upstream(answering) as upstream,
@@ -63,10 +71,18 @@ class TestNotProtected:
 
 
 class TestCommand:
-    def test_verdict_and_exit_code(self, tmp_path: Path) -> None:
+    def test_verdict_and_exit_code(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
         with Upstream(answering) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
             done = run("doctor", "--client", "claude", "--gateway", gate.url)
-        assert done.code == 0 and done.out.startswith("protected: yes\n")
+            assert (done.code, done.out.splitlines()[0]) == (
+                0,
+                f"protected: yes, if claude is started with ANTHROPIC_BASE_URL={gate.url}",
+            )
+            monkeypatch.setenv("ANTHROPIC_BASE_URL", gate.url)
+            done = run("doctor", "--client", "claude", "--gateway", gate.url, "--model", "claude-opus-4-5")
+            assert (done.code, done.out.splitlines()[0]) == (0, "protected: yes")
+            assert "add --model" not in done.out
         gone = run("doctor", "--client", "claude", "--gateway", gate.url)
         assert gone.code == 1 and gone.out.startswith("protected: no, because nothing answers at ")
 

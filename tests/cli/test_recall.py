@@ -41,6 +41,16 @@ def session(tmp_path: Path) -> Path:
 
 
 class TestRecall:
+    def test_the_session_of_a_store_that_answers_is_named(self, session: Path, tmp_path: Path) -> None:
+        store = f"sqlite:///{tmp_path / 'k.db'}"
+        for name in ("one", "two"):
+            assert run("session", "import", session, "--store", store, "--id", name).code == 0
+        done = run("recall", "pilot boat", "--store", store)
+        assert done.code == 0 and done.err == "session one:\n" and "pilot boat" in done.out
+        assert json.loads(run("recall", "pilot boat", "--store", store, "--json").out)["session"] == "one"
+        done = run("recall", "pilot boat", "--store", store, "--session", "two")
+        assert (done.code, done.err) == (0, "")
+
     def test_words(self, session: Path) -> None:
         """Matches are printed after their reference."""
         done = run("recall", session, "pilot boat")

@@ -49,8 +49,15 @@ class TestEveryCommand:
 
     def test_a_wrong_format_is_refused(self, kom: Run, recording: Path) -> None:
         """The file decides which format its messages have."""
-        for command in (("check",), ("count",), ("repair",), ("compact", "--budget", "50000"), ("session", "import")):
-            done = kom(*command, recording, "--format", "bedrock")
+        for command in (
+            ("check", recording),
+            ("count", recording),
+            ("repair", recording),
+            ("compact", recording, "--budget", "50000"),
+            ("session", "import", recording),
+            ("recall", recording, "list the files"),
+        ):
+            done = kom(*command, "--format", "bedrock")
             assert (done.code, done.out) == (2, "") and done.err.endswith(", not 'bedrock'\n")
 
     def test_count(self, kom: Run, recording: Path) -> None:

@@ -225,20 +225,24 @@ def _report_probe(
     if as_json:
         typer.echo(indented_json(msgspec.to_builtins(found)), nl=False)
         raise typer.Exit(0 if found.protected else 1)
-    typer.echo("protected: yes" if found.protected else wrapped(f"protected: no, because {found.because}"))
+    client = client_named(name)
+    program = "the client" if name == "openai" else name
+    unset = client.variable if client.variable and not os.environ.get(client.variable) else None
+    where = f", if {program} is started with {unset}={_base_url(client, found.url)}" if unset else ""
+    typer.echo(wrapped(f"protected: yes{where}" if found.protected else f"protected: no, because {found.because}"))
     if found.outcome is not None:
-        print_line("  model     ", f"{model or client_named(name).model}; for your own model, add --model NAME")
+        print_line("  model     ", model or f"{client.model}; for your own model, add --model NAME")
         print_line("  gateway   ", f"{found.url}, outcome {found.outcome}, session {found.session or 'none'}")
         who = "gateway " if found.outcome in ("refused", "failed") else "provider"
         typer.echo(f"  {who}  answered {found.status}" + _hint(found.status))
-    variable = client_named(name).variable
-    is_answered = found.outcome is not None or url is not None
-    if is_answered and variable is not None and not os.environ.get(variable):
-        note = f"{variable} is not set in this shell; {name} will not use the gateway when started here"
-        print_line("  note      ", note)
     if offers_plugin and not found.protected:
         typer.echo(wrapped(f"to install the plugin, which needs no gateway: {_installing(name)}"))
     raise typer.Exit(0 if found.protected else 1)
+
+
+def _base_url(client: AgentProfile, url: str) -> str:
+    """Return the value of a client's variable for a gateway."""
+    return f"{url}/v1" if (client.variable or "").startswith("OPENAI_") else url
 
 
 def _hint(status: int | None) -> str:
@@ -476,7 +480,28 @@ def probe(name: str, *, url: str | None = None, model: str | None = None, key: s
         return ProbeResult(client=name, url=base, protected=False, because=reason)
     except httpx.InvalidURL as error:
         raise UsageError(f"{base!r} is not a valid URL: {error}") from None
-    return _result_of(name, base, answer.status_code, answer.headers, answer.content)
+    found = _result_of(name, base, answer.status_code, answer.headers, answer.content)
+    if found.protected and found.status == 200 and not _is_answer(client.protocol, answer.content):
+        because = (
+            f"the provider's answer is not one that {name} understands; check the URL of its provider, the option "
+            f"--upstream of `{own_program()} serve`"
+        )
+        return msgspec.structs.replace(found, protected=False, because=because)
+    return found
+
+
+_SHAPES: dict[Protocol, str] = {
+    "anthropic": '"content"',
+    "responses": '"response',
+    "chat": '"choices"',
+    "gemini": '"candidates"',
+}
+"""What every answer of a protocol contains, in a stream too."""
+
+
+def _is_answer(protocol: Protocol, body: bytes) -> bool:
+    """Return whether a body is an answer of a protocol, whole or as a stream of events."""
+    return _SHAPES[protocol].encode() in body
 
 
 def _probe_headers(client: AgentProfile) -> dict[str, str]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kompakt import api
-from kompakt.cli.input import AsJson, Format, load_session, option
+from kompakt.cli.input import AsJson, Format, open_file, option
 from kompakt.cli.output import waiting
-from kompakt.cli.store_options import KeyFile, OtherStore, StoreOptions, Tenant, read_id, refuse_both
+from kompakt.cli.store_options import KeyFile, OtherStore, StoreOptions, Tenant, printable, read_id, refuse_both
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
-from kompakt.errors import InputError, UsageError
+from kompakt.errors import UsageError
 from kompakt.model.json import indented_json
 
 if TYPE_CHECKING:
@@ -83,8 +83,11 @@ def recall(
             found = _from_file(file, query, session, tokens or None, format)
     if as_json:
         shown = {"text": found.text, "references": found.references, "tokens": found.tokens, "rest": found.rest}
-        typer.echo(indented_json({**shown, "hits": found.hits}), nl=False)
+        named = {} if found.session is None else {"session": found.session}
+        typer.echo(indented_json({**shown, **named, "hits": found.hits}), nl=False)
     elif found:
+        if found.session is not None:
+            typer.echo(f"session {printable(found.session)}:", err=True)
         typer.echo(found.text.encode("utf-8", "replace"), nl=tokens != 0)
     else:
         typer.echo(found.text, err=True)
@@ -92,11 +95,7 @@ def recall(
 
 
 def _from_file(file: str, query: str, session: str | None, tokens: int | None, format: str | None) -> Recalled:
-    loaded = load_session(file, session)
-    try:
-        return api.recall(loaded.payload, query, tokens=tokens, format=format)
-    except InputError as error:
-        raise InputError(f"{loaded.name}: {error}") from None
+    return api.recall(open_file(file, format, session).payload, query, tokens=tokens)
 
 
 def _from_store(options: StoreOptions, query: str, session: str | None, tokens: int | None) -> Recalled:

@@ -84,6 +84,8 @@ def check_host(plan: HostPlan) -> Iterator[HostCheck]:
     servers = [entry.command for entry in entries if entry.kind == "MCP server"]
     for command in servers:
         yield _check_server(command)
+    if plan.agent == "codex" and hooks:
+        yield HostCheck("trust", "note", "Codex runs the hooks only after you trusted them: it asks when it starts")
     if not servers and not has_recall(plan.scope):
         yield HostCheck("MCP server", "problem", no_recall(plan.agent))
     yield asyncio.run(_check_store())

@@ -127,7 +127,7 @@ class Store:
                 skipped.append(session.id)
                 continue
             if found:
-                return found
+                return msgspec.structs.replace(found, session=session.id)
             nothing = found
         if not skipped:
             return nothing

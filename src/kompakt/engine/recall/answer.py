@@ -38,6 +38,8 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     """What a search found, best first; empty for a reference."""
     parts: tuple[Part, ...] = ()
     """The original parts that a reference names."""
+    session: str | None = None
+    """The session that answered, if all sessions of a store were searched."""
 
     def __bool__(self) -> bool:
         return bool(self.references)
