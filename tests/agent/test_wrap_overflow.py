@@ -196,7 +196,7 @@ def test_the_accepted_size_is_remembered(line: Line, caplog: pytest.LogCaptureFi
                 model="gpt-5",
                 messages=[*LONG, {"role": "assistant", "content": "So."}, {"role": "user", "content": f"More {turn}?"}],
             )
-    assert line.refused == 1 and caplog.text.count("overflow: a request of") == 1
+    assert line.refused == 1 and caplog.text.count("overflow: the provider rejected a request of") == 1
 
 
 def test_other_errors_are_raised_unchanged(line: Line) -> None:

@@ -205,7 +205,8 @@ def _check_retry(
         raise _overflowed(refusal, f"shortened {attempt} times") from error
     wrapping.learn(_body(options.json_data), stated)
     limit = wrapping.accepted[str(options.json_data.get("model"))]
-    _log.warning("overflow: a request of %d tokens is too long; retry with at most %d", _sent.get(), limit)
+    rejected = "overflow: the provider rejected a request of %d tokens; kompakt sends it again with at most %d"
+    _log.warning(rejected, _sent.get(), limit)
     return refusal
 
 

@@ -41,7 +41,8 @@ class RequestLog(msgspec.Struct):
     """Start of the request, by ``time.perf_counter``."""
     received: float | None = None
     """When the body was complete."""
-    route: str = "own"
+    route: str = "gateway"
+    """The kind of provider request, or ``gateway`` for the gateway's own endpoints."""
     format: str | None = None
     """The provider format in which errors are written."""
     tenant: str = ""
@@ -192,7 +193,7 @@ class AccessLog:
             metrics.overhead.observe(entry.overhead)
         if entry.upstream_seconds is not None:
             metrics.upstream.observe(entry.upstream_seconds)
-        if entry.route == "own" and entry.status < 400:
+        if entry.route == "gateway" and entry.status < 400:
             return
         fields = entry.fields()
         level = logging.WARNING if entry.status >= 500 or entry.degraded else logging.INFO
