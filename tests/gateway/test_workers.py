@@ -91,8 +91,11 @@ def test_workers_send_the_same_bytes_as_one_gateway(kind: str, tmp_path: Path) -
         return answering(raw)
 
     with Upstream(plan) as upstream, two_workers(upstream.url, tmp_path, store=store_url(kind)) as gate:
-        answers = [post(gate, body) for body in bodies("shared")[:at]]
-        wait_for(lambda: len(serving_workers(gate)) == at, "every request is in the log")
+        answers = list[httpx.Response]()
+        for body in bodies("shared")[:at]:
+            answers.append(post(gate, body))
+            # Each worker writes its own lines, so two requests could be logged in another order than they came.
+            wait_for(lambda: len(serving_workers(gate)) == len(answers), "the request is in the log")
         served = serving_workers(gate)
         kill_in_stream(gate, json.loads(bodies("shared")[at]))
         streamed = json.loads(upstream.raw.pop().body)
