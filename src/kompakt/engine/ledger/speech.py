@@ -36,7 +36,7 @@ MAX_REPLY = 60
 """Characters of a message that is quoted with the question it answers."""
 
 MAX_ANSWER = 200
-"""The same of an answer to a question that says what it is about."""
+"""The same of an answer that leans on its question, as in "yes, but with a limit". Other long ones need no question."""
 
 MAX_QUESTION = 200
 """Characters kept of that question."""
@@ -653,15 +653,16 @@ def _answered_by(reply: str, before: Event | None) -> str:
         return ""
     question = _question(before)
     is_about = _is_about_something(question)
-    if not 0 < len(reply) <= (MAX_ANSWER if is_about else MAX_REPLY) or is_question(reply):
+    leans = _REFERS_BACK.match(reply) is not None
+    if not 0 < len(reply) <= (MAX_ANSWER if is_about and leans else MAX_REPLY) or is_question(reply):
         return ""
     if choice := _CHOOSES.match(reply):
         if chosen := _chosen_items(choice, before.text):
             return f"{chosen} … {question}" if is_about else chosen
     if question:
-        decides = not is_latin(reply) or _REFERS_BACK.match(reply) or (choice and choice.end() == len(reply))
+        decides = not is_latin(reply) or leans or (choice and choice.end() == len(reply))
         return question if is_about or (decides and not _SAYS_NOTHING.fullmatch(reply)) else ""
-    if len(reply) > MAX_REPLY or not _REFERS_BACK.match(reply) or _SAYS_NOTHING.fullmatch(reply):
+    if len(reply) > MAX_REPLY or not leans or _SAYS_NOTHING.fullmatch(reply):
         return ""
     last = next((part for part in reversed(passages(before.text[-MAX_QUESTION * 10 :])) if part[-1:] != "?"), "")
     return last if len(last) <= MAX_QUESTION and _is_about_something(last) else ""
