@@ -115,26 +115,23 @@ CLAUDE_CODE_SESSIONS = 6
 """The first sessions of the exam; the others are of pi, OpenHands, an airline's customer service, and a chat."""
 
 
+EXAM_ROUNDS = (("key", ("grades", "grades.second")), ("key.readers", ("grades.readers",)))
+"""The key of each part of the round, which says whose answer each label is, and the grades of its graders."""
+
+
 def exam_scores() -> dict[str, dict[str, float]]:
     """Return the points of 100 by condition, for all sessions, for those of Claude Code, and for the others.
 
-    The score of a context is the mean over all questions of the share of gold points. Each condition comes from the
-    round in which it was first graded; see benchmarks/results/exam/README.md.
+    The score of a context is the mean over all questions of the share of gold points, over graders and readers.
     """
-    first = ("grades", "grades.second")  # two graders
-    rounds = {
-        "key": dict.fromkeys(("summary", "same", "narrative", "tenth"), first),
-        "key.sizes": dict.fromkeys(("20", "33"), ("grades.sizes",)),
-        "key.recall": {"recall": ("grades.recall",)},
-    }
     points: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for key_name, conditions in rounds.items():
+    for key_name, graders in EXAM_ROUNDS:
         key = _exam_file(key_name)
-        for condition, graders in conditions.items():
-            for question, labels in ((one, labels) for grader in graders for one, labels in _exam_file(grader).items()):
-                given = next(labels[label]["points"] for label, name in key[question].items() if name == condition)
+        for question, labels in ((one, labels) for grader in graders for one, labels in _exam_file(grader).items()):
+            group = "claude-code" if int(question.split(".")[0]) <= CLAUDE_CODE_SESSIONS else "others"
+            for label, reader in key[question].items():
+                given, condition = labels[label]["points"], reader.removesuffix(".second")
                 points["all", condition].append(sum(given) / len(given))
-                group = "claude-code" if int(question.split(".")[0]) <= CLAUDE_CODE_SESSIONS else "others"
                 points[group, condition].append(sum(given) / len(given))
     scores: dict[str, dict[str, float]] = {"all": {}, "claude-code": {}, "others": {}}
     for (group, condition), values in points.items():
