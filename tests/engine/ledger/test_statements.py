@@ -11,7 +11,9 @@ from tests.histories.messages import assistant, user
 from kompakt.engine.ledger import conversation
 from kompakt.engine.ledger.changed_files import edit_of, tells_much
 from kompakt.engine.ledger.events import Spoken
+from kompakt.engine.ledger.excerpts import telling_line
 from kompakt.engine.ledger.items import CALLS, CHANGES, FINDINGS, HEADING, LOOKED, RUNS, STATE, TALK, USER
+from kompakt.engine.ledger.speech import SUMMARY_ORIGIN
 from kompakt.model.messages import Message, Reasoning
 from kompakt.model.phrases import OWN_LINES
 from kompakt.model.tokens import counter_for
@@ -1049,6 +1051,52 @@ class TestNoise:
         finding = "The import fails because the station table has no key. "
         found = written([user("Fix it."), *NOISE, user(opening + finding * 20), *ran("make")], FINDINGS)
         assert found and not any("being continued" in line or "summary below" in line for line in found)
+
+    def test_the_draft_of_a_summary_and_the_instruction_after_it_are_left_out(self) -> None:
+        """Claude Code hands on the model's draft, the summary, and an instruction to its successor."""
+        told = (
+            "This session is being continued from a previous conversation that ran out of context. "
+            "The summary is below:\n"
+            f"Analysis:\n{'The draft names part 7 of the station table. ' * 20}\nSummary:\n"
+            f"{'The import fails because the station table has no key. ' * 20}\n"
+            "Please continue the conversation from where we left it off without asking the user any further questions."
+        )
+        text = write([user("Fix it."), *NOISE, user(told), *ran("make")])
+        assert "table has no key" in text and "part 7" not in text and "further questions" not in text
+
+    def test_a_summary_by_the_agent_is_named_as_one(self) -> None:
+        told = "This session is being continued from a previous conversation.\n" + "The limit of it is 40. " * 60
+        [found] = written([user("Fix it."), *NOISE, user(told), *ran("make")], FINDINGS)
+        assert found.startswith(f'{SUMMARY_ORIGIN}: "The limit of it is 40.')
+
+    def test_a_message_that_the_user_repeats_is_quoted_once(self) -> None:
+        again = [message for _ in range(3) for message in (user("Run the import of all stations again."), *NOISE)]
+        said = written([user("Fix it."), *NOISE, *again, user("And the export."), *NOISE], USER)
+        assert said.count("Run the import of all stations again. (said 3 times)") == 1
+        assert sum("Run the import" in line for line in said) == 1
+
+    def test_the_cause_of_a_failure_stays_after_the_run_passed(self) -> None:
+        cause = "The build of the stations fails because the key of the table has no prefix in the nightly run."
+        state = "The build of the stations fails with 31 errors in the table of the other worker of the nightly run."
+        failed, passed = ran("make", "31 errors", failed=True), ran("make", "built")
+        history = [user("Fix it."), *failed, assistant(f"{cause} {state}"), *edited("/w/a.py"), *passed]
+        found = " ".join(written(history, FINDINGS))
+        assert cause in found and state not in found
+
+    def test_a_doubt_stays_if_the_report_does_not_have_its_numbers(self) -> None:
+        doubt = "Wait, the lock of the other worker with id db-4711 is held by the reader in the table of all stations."
+        cause = "The stations have their keys in the table of the other worker, because the limit of the reader is low."
+
+        def found(lock: str) -> str:
+            report = assistant(f"The import of the stations works now, {lock} is gone and the log is clean again.")
+            history = [user("Fix it."), assistant(f"{doubt} {cause}"), *ran("make"), report, user("Thanks, and now?")]
+            return " ".join(written([*history, *NOISE], FINDINGS))
+
+        assert doubt in found("the lock") and doubt not in found("the lock of db-4711")
+
+    def test_a_number_is_not_found_inside_a_longer_one(self) -> None:
+        output = "gate 4100 is open\ngate 41 is closed"
+        assert telling_line(output, set(), {"41"}, 200) == '… "gate 41 is closed" …'
 
     def test_tags_around_reasoning_are_left_out(self) -> None:
         said = assistant("<thinking>The key is wrong because it has no prefix.</thinking>")

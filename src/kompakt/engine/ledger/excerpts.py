@@ -85,8 +85,8 @@ def answer_text(output: str, limit: int) -> str:
     return quoted(one_line(stripped, limit), limit) if stripped else "no output"
 
 
-MAX_LINES = 100
-"""Lines of an answer among which one is looked for."""
+MAX_LINES, MAX_COMPARED = 100, 20_000
+"""Lines and characters at the start of an answer in which a line is looked for."""
 
 NUMBER_WEIGHT = 2
 """Weight of a shared number or id, relative to a shared word, when a line is compared with a request."""
@@ -94,8 +94,9 @@ NUMBER_WEIGHT = 2
 
 def telling_line(output: str, words: set[str], facts: set[str], limit: int) -> str:
     """Quote the line of a plain answer that has most in common with what was asked; otherwise its beginning."""
-    lines = [line.strip() for line in output.split("\n", MAX_LINES)[:MAX_LINES] if line.strip()]
-    shared = [len(words_of(line) & words) + NUMBER_WEIGHT * sum(fact in line for fact in facts) for line in lines]
+    start = output[:MAX_COMPARED].split("\n", MAX_LINES)[:MAX_LINES]
+    lines = [line.strip() for line in start if line.strip()]
+    shared = [len(words_of(line) & words) + NUMBER_WEIGHT * len(facts_of(line) & facts) for line in lines]
     most = max(shared, default=0)
     if most < NUMBER_WEIGHT or shared[0] == most:
         return answer_text(output, limit)
@@ -191,7 +192,7 @@ _DEPENDENT = re.compile(
 """Beginning of a sentence that needs the one before it."""
 
 _PRONOUN = re.compile(
-    r"(?:but |so |and |also |however,? )?(?:(?:this|that|these|those|it|they|he|she)"
+    r"(?:but |so |and |also |however,? |actually,? )?(?:(?:this|that|these|those|it|they|he|she)"
     r"(?:'s|'re|'ll|'d| (?:is|are|was|were|has|have|had|will|would|should|could|can|may|might|must|does|do|did))\b"
     r"|(?:it|they|he|she) \w+(?:s|ed)\b|(?:this|that) \w+ed\b)",
     re.IGNORECASE,
@@ -368,8 +369,10 @@ def _bounded(sentence: str) -> str:
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _TAG = re.compile(r"<([a-z][\w-]{0,40})>[^<\n]{0,40}</\1>|</?[a-z][\w-]{0,40}>")
-_NOT_PROSE = re.compile(r"\s*(?:\{|\[Tool|\}|//|#!|-{2,} ?[A-Z ]+ ?-{2,}\s*$|(?:REMINDER|IMPORTANT): )")
-"""Lines of a report that are not its prose: data, logged calls, rules with a title, orders to the model."""
+_NOT_PROSE = re.compile(
+    r"\s*(?:\{|\[Tool|\}|//|#!|-{2,} ?[A-Z ]+ ?-{2,}\s*$|(?:REMINDER|IMPORTANT): |[a-z]+(?:_[a-z]+|[A-Z][a-z]+)+: )"
+)
+"""Lines of a report that are not its prose: data, logged calls, counts of tokens, rules with a title, orders."""
 
 _PROSE_LINE = re.compile(r"\s*+(?:[-*>]|\d{1,3}[.)]|#{1,6})?+\s*+(?:\*\*)?[A-Z][^{};=]{30}")
 

@@ -112,7 +112,7 @@ class Item(msgspec.Struct, gc=False):
     extends: str = ""
     """Text of a shorter item that this one replaces where there is room for both."""
     origin: str = ""
-    """Tool whose report this is; the text is then quoted."""
+    """Who reported this, such as "Task reported"; the text is then quoted."""
     is_note: bool = False
     """Whether this only adds to other entries, and is none that a heading counts."""
     label: str = ""
@@ -147,10 +147,11 @@ class ItemList:
         partial: bool = False,
         passage: int = 0,
         passages: int = 1,
+        origin: str = "",
     ) -> None:
         """Add an item, or one of several passages of a message."""
         reference = self.reference(at) if partial or passages > 1 else ""
-        self.all.append(Item(section, at, text, value, reference, passage, passages))
+        self.all.append(Item(section, at, text, value, reference, passage, passages, origin=origin))
 
 
 def section_of(line: str) -> str | None:

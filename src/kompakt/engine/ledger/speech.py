@@ -7,6 +7,7 @@ end of a turn count most, then what the user confirmed; what the user rejected i
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, zip_longest
 
@@ -151,11 +152,11 @@ beginning of this length that are looked for."""
 
 _INTENDS = re.compile(
     r"(?:(?:ok|okay|so|now|then|next|first|finally|also|and|but|wait|hmm|actually|therefore|good|great)\b[,.!]? ){0,2}"
-    r"(?:(?:i|we)(?:'ll| will| should| need to| must| have to|'m going to| am going to|'re going to| are going to"
-    r"| want to)\b|let(?:'s| me| us)\b|(?:to|before) [^.,;]{3,100}, (?:i|we|let's|let me)\b)",
+    r"(?:(?:i|we)(?:'ll| will| should| need to|'m going to| am going to|'re going to| are going to)\b"
+    r"|i (?:must|have to)\b|let(?:'s| me| us)\b|(?:to|before) [^.,;]{3,100}, (?:i|we|let's|let me)\b)",
     re.IGNORECASE,
 )
-"""Beginning of a sentence that says what the assistant does next."""
+"""Beginning of a sentence that says what the assistant does next. "We must" may be a rule for the work."""
 
 _DECIDES = re.compile(
     r"\b(?:because|since|instead|rather|so that|due to|otherwise|not|never|cannot|reason|cause|decid\w+|chose)\b|n't\b",
@@ -164,11 +165,11 @@ _DECIDES = re.compile(
 """A word of a sentence that gives a reason or rules something out."""
 
 _REASONS = re.compile(
-    r"\b(?:because|since|instead|rather than|so that|due to|otherwise|never|cannot|"
+    r"\b(?:because|since|instead|rather than|so that|due to|otherwise|never|cannot|root cause|causes? of|reason|"
     r"(?:should|must|will|do|to) not)\b|(?:wo|shouldn|can|don)'?t\b",
     re.IGNORECASE,
 )
-"""A word of an intention that gives its reason or rules something out."""
+"""A word of a sentence that gives a reason or rules something out. It holds although what it led to is done."""
 
 _TELLS = re.compile(r"\b(?:summari[sz]e|explain|recap|clarify|list|conclude|answer|note|say|show you)\b", re.IGNORECASE)
 """A word of an intention to tell something: the rest of the text does it."""
@@ -191,8 +192,8 @@ _PASSES = re.compile(
 
 _SLIPS = re.compile(
     r"\bindent\w*|\btypos?\b|\bsyntax\b|\bduplicate lines?\b|\bunused (?:import|variable)|\bforgot\b"
-    r"|\bnot (?:been )?(?:correctly |properly )?(?:placed|applied)\b|\bmiss(?:ed|ing) (?:an? |the )?import"
-    r"|\b(?:edit|replacement) (?:command )?(?:failed|did not|didn't)\b|\bnaming collision\b",
+    r"|\bnot (?:correctly |properly )?(?:placed|applied)\b|\bmiss(?:ed|ing) (?:an? |the )?import"
+    r"|\bedit (?:failed|did not|didn't)\b",
     re.IGNORECASE,
 )
 """Words of a remark on a slip of an edit."""
@@ -264,15 +265,25 @@ _POINTS = _ASKS_NOTHING | set(
 
 _RESTATES = re.compile(
     r"The user (?:is (?:asking|saying|telling|right)|asks|asked|says|said|wants|wanted|would like)\b"
-    r"|The (?:task|request|goal|issue described) (?:involves|requires|asks|is (?:to|about|related to))\b"
+    r"|The (?:task|request|goal) (?:involves|requires|asks|is (?:to|about))\b"
 )
 """Beginning of a text that repeats the user's message, which is quoted anyway."""
 
 _CONTINUED = re.compile(
-    r"\s*This session is being continued from a previous conversation[^.]{0,200}\."
-    r"(?:\s*The (?:summary|conversation) [^.]{0,200}\.)?\s*(?:Analysis|Summary)?:?"
+    r"\s*This session is being continued from a previous conversation[^.:]{0,200}\."
+    r"(?:\s*The (?:summary|conversation) [^.:]{0,200}[.:])?"
 )
-"""First sentences of a summary that Claude Code wrote. They say nothing about the session."""
+_SUMMARY = re.compile(r"^(?:</analysis>\s*)?(?:Summary:|<summary>)[ \t]*$", re.MULTILINE)
+_RESUME = re.compile(
+    r"(?:</summary>\s*)?(?:Please continue the conversation from where (?:we|it) left"
+    r"|If you need specific details from before|Continue the conversation from where it left)"
+)
+"""Parts of a summary by Claude Code: sentences that say nothing about the session, the beginning of the summary after
+the model's draft, and an instruction to the model that continues.
+"""
+
+SUMMARY_ORIGIN = "An earlier summary by the agent says"
+"""Names a summary that a coding agent wrote when it compacted the session itself."""
 
 
 class Speech:
@@ -303,6 +314,11 @@ class Speech:
         """Ids in them, such as "db-3", and long numbers."""
         self._words = {id(event): user_message(event.text) for event in asked}
         """What the user wrote in each message."""
+        hidden = [event for event in asked if is_hidden(event)]
+        self._times = Counter(self._words[id(event)] for event in hidden)
+        """How often the user wrote the same."""
+        self._newest = {self._words[id(event)]: event for event in hidden}
+        """The newest message of each text."""
         replies = _replies(events)
         self._rejected, self._confirmed = _rejected(replies, self._words, events), _confirmed(replies, self._words)
         self._final = _final_texts(events)
@@ -377,15 +393,20 @@ class Speech:
         assert type(call) is ToolUse
         if call.result is None or refusal(call.result) is not None:
             return None
-        has_report = self._report[number] is not None
+        report = self._report[number]
+        reported = facts_of(report.text) if report is not None else set[str]()
         passed_later = _FAILS.search(event.text) is not None and self._passed_later(number)
 
         def is_spent(sentence: str) -> bool:
-            if _INTENDS.match(sentence) and not _REASONS.search(sentence) and not _TELLS.search(sentence, 0, MAX_VERB):
+            if _PASSES.fullmatch(sentence):
                 return True
-            if (passed_later and _FAILS.search(sentence)) or _PASSES.fullmatch(sentence):
+            if _REASONS.search(sentence):
+                return False
+            if _INTENDS.match(sentence) and not _TELLS.search(sentence, 0, MAX_VERB):
                 return True
-            return has_report and _HESITATES.match(sentence) is not None
+            if passed_later and _FAILS.search(sentence):
+                return True
+            return report is not None and _HESITATES.match(sentence) is not None and facts_of(sentence) <= reported
 
         return is_spent
 
@@ -428,13 +449,13 @@ class Speech:
     def _read_user(self, event: Spoken, before: Event | None, *, is_spent: bool = False) -> None:
         if is_notice(event.text):
             if len(event.text) > MIN_SUMMARY:  # a summary that another agent wrote: findings, but not the user's words
-                opening = _CONTINUED.match(event.text)
-                said = event.text[opening.end() :] if opening else event.text
-                if opening and (steps := _RESUMED.search(said)) and event.at < self._resumed:
+                said = _summary_in(event.text)
+                if (steps := _RESUMED.search(said)) and event.at < self._resumed:
                     said = said[: steps.start()]
-                self._read_assistant(Spoken(event.at, "assistant", said), NEW_SPEECHES + 1, scale=FOREIGN_VALUE)
+                summary = Spoken(event.at, "assistant", said)
+                self._read_assistant(summary, NEW_SPEECHES + 1, scale=FOREIGN_VALUE, origin=SUMMARY_ORIGIN)
             return
-        text = self._words[id(event)]
+        text, times = self._words[id(event)], self._times[self._words[id(event)]]
         is_new = event.at >= self._newest_user
         if answered := _answered_by(text, before):  # "yes" says nothing by itself
             value = 16.0 if STRICT.search(text) else 14.0 if is_new else 8.0
@@ -442,8 +463,12 @@ class Speech:
             return
         if len(text) <= MAX_REPLY and _SAYS_NOTHING.fullmatch(text):
             return
+        if event is not self._newest[text]:
+            return  # the newest message with the same words is quoted
         parts = passages(text, 400, keep_all=True)
         last = len(parts) - 1
+        if last == 0 and times > 1:
+            parts = [f"{parts[0]} (said {times} times)"]
         for number, part in enumerate(parts):
             if STRICT.search(part):
                 value = 16.0
@@ -464,6 +489,7 @@ class Speech:
         is_rejected: bool = False,
         is_reported: bool = False,
         is_spent: Callable[[str], bool] | None = None,
+        origin: str = "",
     ) -> None:
         """Add the passages of a text; ``is_reported`` if its turn ended with another one."""
         text = event.text
@@ -477,7 +503,7 @@ class Speech:
         else:
             scale *= REJECTED_VALUE if is_rejected else 1.0
         remark = " (the user disagreed)" if is_rejected else ""
-        if len(parts) > 1 and scale != FOREIGN_VALUE and (titles := outline(text)):
+        if len(parts) > 1 and not origin and (titles := outline(text)):
             value = TITLE_VALUE * len(titles) * recency * scale
             listed = f"The text lists: {harmless('; '.join(titles))}."
             self._items.add(FINDINGS, event.at, listed, value, passage=OUTLINE, passages=len(parts))
@@ -490,7 +516,7 @@ class Speech:
             if event.role == THOUGHT and part.endswith("?") and len(part) < PASSAGE:
                 continue  # the answer follows
             said = harmless(part).removeprefix("- ") + remark
-            self._items.add(FINDINGS, event.at, said, value * scale, passage=number, passages=len(parts))
+            self._items.add(FINDINGS, event.at, said, value * scale, passage=number, passages=len(parts), origin=origin)
 
     def discount_repetition(self) -> None:
         """Lower the value of findings that newer ones repeat, or the user's words: a request is quoted or shown."""
@@ -518,6 +544,17 @@ class Speech:
             if type(later) is ToolUse and self._changes(later):
                 return False
         return False
+
+
+def _summary_in(text: str) -> str:
+    """Return the summary in a notice of a coding agent, without the draft before it and the instruction after it."""
+    if opening := _CONTINUED.match(text):
+        text = text[opening.end() :]
+    if heading := _SUMMARY.search(text):
+        text = text[heading.end() :]
+    if resume := _RESUME.search(text):
+        text = text[: resume.start()]
+    return text.strip()
 
 
 def _says_little(text: str) -> bool:
