@@ -309,6 +309,44 @@ class TestScreens:
         page.keyboard.press("Enter")
         see(page, "region", "Answer").get_by_text(re.compile(word)).first.wait_for()
 
+    def test_marks_of_compactions_that_are_close_leave_each_others_labels_free(
+        self, browser: Any, tmp_path: Path
+    ) -> None:
+        """Each label can be read and clicked, and each mark that has no room for a label."""
+        path = tmp_path / "k.db"
+
+        async def fill() -> None:
+            body = json.loads(BUNDLED.read_text())
+            messages = body["messages"]
+            answers = [at for at, one in enumerate(messages) if one["role"] == "assistant"]
+            middle = len(answers) // 2
+            async with await open_store(f"sqlite:///{path}") as store:
+                session = await store.session(SESSION)
+                await session.save({**body, "messages": messages[: answers[middle]]})
+                await session.compact(BUDGET)
+                for number in (1, 2, 3):
+                    await session.append(messages[answers[middle + number - 1] : answers[middle + number]])
+                    await session.compact(BUDGET - 4_000 * number)
+                await session.append(messages[answers[middle + 3] :])
+
+        with ThreadPoolExecutor() as pool:
+            pool.submit(asyncio.run, fill()).result()
+        with inspector(path) as url, opened(browser) as page:
+            go(page, url, SESSION)
+            marks = page.get_by_role("link", name=re.compile("^Compaction at step"))
+            marks.first.wait_for()
+            assert 1 <= marks.locator("text").count() < marks.count()
+            free = """mark => {
+                const box = mark.querySelector('text, .tick').getBoundingClientRect();
+                return [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9].every((share) => {
+                    const at = document.elementFromPoint(box.x + box.width * share, box.y + box.height / 2);
+                    return at !== null && (mark.contains(at) || !at.closest('.compaction-mark'));
+                });
+            }"""
+            assert all(mark.evaluate(free) for mark in marks.all())
+            marks.first.locator("text").click(timeout=5_000)
+            page.get_by_text("Unrecoverable items: none").wait_for()
+
     def test_an_address_opens_the_same_state_again(self, page: Any, stored: str) -> None:
         go(page, stored, SESSION, "compactions")
         first = compactions(page)[0]

@@ -6,6 +6,7 @@ const LIMITS = {
   window: 'The most tokens that the model accepts', trigger: 'kompakt compacts a request that is larger', target: 'The size to which kompakt compacts',
 };
 const LEFT = 48, RIGHT = 12, TOP = 26, BOTTOM = 38, STRIP = 8;
+const LABEL = 18; // labels of compactions are above this line, their marks below
 
 class Growth extends HTMLElement {
   #data = null;
@@ -129,6 +130,8 @@ class Growth extends HTMLElement {
       const found = points.findIndex((point) => point.step >= one.step);
       const at = x(found < 0 ? points.length : found);
       const label = `${short(one.before)} → ${short(one.after)}`;
+      const size = label.length * 6.4, start = Math.min(Math.max(LEFT, at - size / 2), width - RIGHT - size);
+      const named = start >= free; // a mark without room for its label stays below the labels of others
       const link = svg('a', {
         class: `compaction-mark ${one.undone ? 'undone' : ''}`, href: '#', role: 'link', 'aria-label': `Compaction at step ${one.step}: ${number(one.before)} to ${number(one.after)} tokens${one.undone ? ', undone' : ''}`,
         on: {click: (event) => {
@@ -136,18 +139,13 @@ class Growth extends HTMLElement {
           this.dispatchEvent(new CustomEvent('compaction', {detail: one.id}));
         }},
       },
-        svg('line', {class: 'hit', x1: at, x2: at, y1: 4, y2: floor}),
-        svg('line', {x1: at, x2: at, y1: 18, y2: floor}),
+        svg('line', {class: 'hit', x1: at, x2: at, y1: named ? 4 : LABEL, y2: floor}),
+        svg('line', {x1: at, x2: at, y1: LABEL, y2: floor}),
+        named ? svg('text', {x: start, y: 13, text: label}) : svg('path', {class: 'tick', d: `M${at - 4} ${LABEL}h8l-4 7Z`}),
         known(one.before) ? svg('circle', {cx: at, cy: y(one.before), r: 3}) : null,
         known(one.after) ? svg('circle', {class: 'after', cx: at, cy: y(one.after), r: 3.5}) : null,
       );
-      const size = label.length * 6.4, start = Math.min(Math.max(LEFT, at - size / 2), width - RIGHT - size);
-      if (start >= free) {
-        link.append(svg('text', {x: start, y: 13, text: label}));
-        free = start + size + 12;
-      } else {
-        link.append(svg('path', {class: 'tick', d: `M${at - 4} 8h8l-4 7Z`}));
-      }
+      if (named) free = start + size + 12;
       chart.append(link);
     }
   }
