@@ -111,3 +111,24 @@ class TestFixedPart:
         system = "Follow the rules of the house. " * (400 * share // 7)
         assert 0 < compactions(client, lines=73, system=system, economic=False) <= most
         assert max(client.prompts) <= 40_000 - 4_096
+
+
+@pytest.mark.parametrize("budget", range(5_800, 6_200, 40))
+def test_a_text_that_is_pinned_during_a_run_counts(budget: int) -> None:
+    """The pinned text is sent beside the notes; a request that is near the budget must not exceed it by the text."""
+    client = Reader(30, model="gpt-5", context_window=100_000)
+
+    async def run() -> None:
+        store = await kompakt.open_store("memory:")
+
+        async def read(number: int) -> str:
+            """Read a file."""
+            if number == 8:
+                await (await store.session("s")).pin("The tide turns at noon, and the gate of berth C14 stays closed.")
+            return "\n".join(f"{at}: value_{at} = compute({number}, {at})" for at in range(30))
+
+        agent = kompakt.Agent(client, tools=[read], store=store, budget=budget, summarizer="off")
+        await agent.run("Read all files.", session="s")
+
+    asyncio.run(run())
+    assert len(client.prompts) == 31 and max(client.prompts) <= budget

@@ -80,7 +80,7 @@ def history(steps: int) -> list[Any]:
 
 
 def conversation(**options: Any) -> LiveConversation[Any]:
-    return LiveConversation("c", Plain(), AdapterOptions(budget=BUDGET, **options))
+    return LiveConversation("c", Plain(), AdapterOptions(**{"budget": BUDGET, **options}))
 
 
 def _wrapped(error: Exception, cause: Exception) -> Exception:
@@ -188,6 +188,14 @@ class TestView:
 
     def test_pins_stay(self) -> None:
         assert PIN in texts(conversation(pins=(PIN,)).view(history(30), RequestFrame()))
+
+    @pytest.mark.parametrize("budget", range(3_600, 4_400, 80))
+    def test_pins_count(self, budget: int) -> None:
+        """A growing history never exceeds the budget by the text of a pin."""
+        talk, items = conversation(pins=(PIN,), budget=budget), history(1)
+        for number in range(2, 40):
+            items = [*items, *step(number)]
+            assert kompakt.count(talk.view(items, RequestFrame()), format="openai-chat").total <= budget
 
     @pytest.mark.parametrize("budget", [0, -5, "big"])
     def test_a_budget_that_cannot_be_meant_is_refused_at_once(self, budget: Any) -> None:

@@ -165,7 +165,7 @@ class Loop:
             await self._live.load()
             requested = bool(await self._live.session.pending())
         await self._reload_after(await self._provider.apply())
-        tokens = int(self._live.context.tokens * self._ratio)
+        tokens = int(self._live.context.projected_tokens * self._ratio)
         if requested or (self._budget.due(tokens) and self._config.auto is not False):
             await self.compact()
         elif self._config.auto is not False and self._policy.due(self._live.context) is not None:
@@ -227,7 +227,7 @@ class Loop:
 
     async def compact(self, goal: int | None = None) -> None:
         """Compact the session and reload it."""
-        due = self._budget.due(int(self._live.context.tokens * self._ratio))
+        due = self._budget.due(int(self._live.context.projected_tokens * self._ratio))
         reason = f"over {self._budget.trigger} tokens" if due else None
         done = None
         if self._provider.on_demand:

@@ -340,7 +340,7 @@ class LiveConversation(Generic[Item]):
         for whole in (refused is not None, True):
             context = self._read(items, request, frame, model, whole=whole)
             order = self._order(request, frame, model, context.counter, refused)
-            due = order.budget.due(context.tokens) or refused is not None
+            due = order.budget.due(context.projected_tokens) or refused is not None
             compacts = due or (self._policy.has_triggers and self._policy.due(context) is not None)
             if not self._unchecked or not (compacts or self._unsaved or self._hides_or_shortens(context)):
                 break
@@ -533,7 +533,7 @@ class LiveConversation(Generic[Item]):
     ) -> Report | None:
         """Compact; return the report, or ``None`` if nothing changed."""
         began, shown = time.perf_counter(), len(context.project())
-        before = max(context.tokens, context.projected_tokens)  # the trigger compares the former
+        before = context.projected_tokens
         history = request.with_messages(context.messages)
         problems = () if context.is_rewritten or forced else api.check(history)
         if context.is_rewritten or forced or (self._admission is not None and not problems):

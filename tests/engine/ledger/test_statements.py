@@ -102,8 +102,9 @@ class TestUsersWords:
         before = [user("Cancel my orders."), *(part for other in others for part in (other, *NOISE))]
         messages = [*before, user("All of them."), assistant(asked), user("Yes, do that."), *ran("ls")]
         shown = len(messages) - 3
-        room = next(room for room in range(60, 900) if written(messages, FINDINGS, room=room, hidden=shown))
-        assert "W100, W200 and W300" in write(messages, room, hidden=shown)
+        found = [written(messages, FINDINGS, room=room, hidden=shown) for room in range(60, 300, 4)]
+        assert any(len(lines) == 2 for lines in found)
+        assert all("W100, W200 and W300" in " ".join(lines) for lines in found if len(lines) > 1)
 
     def test_a_short_reply_is_quoted_with_its_question(self) -> None:
         """A bare "yes" tells nothing to a reader who does not have the question."""

@@ -28,16 +28,18 @@ from kompakt.engine.ledger.excerpts import quoted
 from kompakt.model.phrases import OPEN_ROUND_NOTE
 
 HEADING = (
-    "Notes on the earlier part of this session, quoted from it where possible. [m…] names the original, […] marks an "
-    "omission."
+    "Notes on the earlier part of this session, quoted from it where possible. A later line may correct an earlier "
+    "one. [m…] names the original, […] marks an omission."
 )
 """First line of a ledger. Text before it in a pivot is the narrative of a summarizer."""
 
-_EARLIER_HEADING = (
+_EARLIER_HEADINGS = (
+    "Notes on the earlier part of this session, quoted from it where possible. [m…] names the original, […] marks an "
+    "omission.",
     "Notes by code on the earlier part of this session, in its own words. [m…] is a reference to the original, […] an "
-    "omission."
+    "omission.",
 )
-"""The same in sessions stored before 0.2.1."""
+"""The same in stored sessions."""
 
 USER = "user"
 STATE = "state"
@@ -400,7 +402,9 @@ def ledgers_of(text: str) -> str | None:
 
 def _updated(text: str) -> str:
     """Write the first line of ledgers as this version does."""
-    return text.replace(_EARLIER_HEADING, HEADING)
+    for heading in _EARLIER_HEADINGS:
+        text = text.replace(heading, HEADING)
+    return text
 
 
 def without_false_quotes(text: str, is_said: Callable[[str, str], bool]) -> str:
@@ -429,5 +433,5 @@ def quoted_sentences(words: str) -> list[str]:
 
 def narrated(text: str) -> str:
     """Quote the lines of a narrative that look like the start of a ledger or like one of kompakt's markers."""
-    marked = (HEADING, _EARLIER_HEADING, "[kompakt")
+    marked = (HEADING, *_EARLIER_HEADINGS, "[kompakt")
     return "\n".join(f"> {line}" if line.startswith(marked) else line for line in text.split("\n"))

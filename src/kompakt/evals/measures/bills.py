@@ -190,7 +190,7 @@ def replay(
         context.extend(recording.history[at : one.at])
         at = one.at
         cached = 0 if economy.is_cold(one.now) else economy.shown
-        full = budget.due(context.tokens)
+        full = budget.due(context.projected_tokens)
         goal = schedule(step, economy, context, one) if schedule is not None else None
         kept = None
         if full or goal is not None:
