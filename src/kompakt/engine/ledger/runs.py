@@ -63,6 +63,11 @@ _SHARED_STATE = re.compile(
 )
 """Programs that change what others see, with what they do."""
 
+_SHARED_PROGRAM = re.compile(
+    r"git|gh|npm|cargo|twine|poetry|uv|kubectl|helm|terraform|docker|systemctl|aws|gcloud|az|curl"
+)
+"""Their names. A command without one is not parsed."""
+
 _TRIES = re.compile(r"--(?:dry-run|help|abort)(?:=.*)?")
 """Arguments with which a program changes nothing."""
 
@@ -351,6 +356,8 @@ def _changed_state(command: str, output: str) -> str:
 
 def changes_shared_state(command: str) -> bool:
     """Return whether a command changes what others see: a repository, a registry, a cluster."""
+    if _SHARED_PROGRAM.search(command) is None:
+        return False
     return any(_SHARED_STATE.match(one.line) and not _only_tries(one) for one in programs(command))
 
 
@@ -504,7 +511,7 @@ def _may_have_done(event: ToolUse, pattern: re.Pattern[str]) -> bool:
     so may what a program of another kind was given to run, as in ``ssh host "git push"``.
     """
     command, result = event.effect.command, event.result
-    if command is None or result is None or "g" not in command:
+    if command is None or result is None or not ("git" in command or "gh" in command):
         return False
     chain = programs(command)
     if has_failed(result, event.effect):
