@@ -24,6 +24,7 @@ from kompakt.cli.commands import app
 from kompakt.engine.admission.settings import FIRM, GENTLE, AdmissionSettings
 from kompakt.engine.compaction.policies import BUILT_IN
 from kompakt.gateway.config import FLAGS, GatewayConfig
+from kompakt.hosts.hook import KEEP_OUTPUTS
 from kompakt.wire.transcripts import RULES as TRANSCRIPT_RULES
 
 ROOT = Path(__file__).parent.parent
@@ -471,7 +472,18 @@ def settings_page() -> str:
         inner = sorted(name for name in names if name.startswith("session "))
         listed = [f"`{name}`" for name in (*single, *(inner if len(inner) < 4 else ["session …"]))]
         lines.append(f"| `{variable}` | `{option}` | {', '.join(listed)} |")
-    lines += ["", "All options are listed under [command line](cli.md).", "", "## Gateway", ""]
+    lines += ["", "All options are listed under [command line](cli.md).", "", "## Plugins of coding agents", ""]
+    lines += [
+        "The hooks of `kompakt install` read these variables from the environment of the agent.",
+        "",
+        "| variable | meaning |",
+        "|---|---|",
+        "| `KOMPAKT_STORE` | the store in which sessions are recorded |",
+        f"| `{KEEP_OUTPUTS}` | 1: large tool outputs reach the model as they are |",
+        "",
+        "## Gateway",
+        "",
+    ]
     lines += [
         "In the table `[serve]`, or as variables with `KOMPAKT_` and the name in capitals, such as `KOMPAKT_MAX_BODY`."
     ]

@@ -226,6 +226,11 @@ class TestLargeOutputs:
         reference = changed["stdout"].rstrip("].").rpartition(" ")[2]
         assert recalled(reference, None) == LARGE
 
+    @pytest.mark.parametrize("value, is_kept", [("1", True), ("0", False), ("", False)])
+    def test_a_variable_keeps_outputs_whole(self, host: Host, value: str, is_kept: bool) -> None:
+        host.environment[hook.KEEP_OUTPUTS] = value
+        assert (self.give(host, stdout=LARGE) is None) == is_kept
+
     def test_a_clipped_output_is_read_from_its_file(self, host: Host) -> None:
         """The file has the original. Without the two keys about it, the host would show the file instead."""
         file = host.folder / "persisted.txt"

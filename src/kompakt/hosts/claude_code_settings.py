@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from kompakt.hosts import jsonc
 from kompakt.hosts.claude_code import AGENT, MATCHER, PROGRAM, TESTED
+from kompakt.hosts.hook import KEEP_OUTPUTS
 from kompakt.hosts.install import (
     HostEntry,
     HostFile,
@@ -85,7 +86,8 @@ def _paths(scope: Scope, root: Path) -> tuple[Path, Path]:
 
 def _notes(settings: Path, servers: Path, scope: Scope) -> tuple[str, ...]:
     notes = [
-        "Very large outputs of Bash, Grep and MCP tools reach the model in a short form; the originals are kept.",
+        "Very large outputs of Bash, Grep and MCP tools reach the model in a short form; the originals are kept. "
+        f"{KEEP_OUTPUTS}=1 in the environment of Claude Code turns this off.",
         "Running sessions of Claude Code use the new settings after a restart.",
     ]
     if not has_recall(scope):

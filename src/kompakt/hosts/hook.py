@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MIN_OUTPUT_BYTES = 12_000
 """Events about tool outputs with less data than this need no work: about 3,000 tokens."""
 
+KEEP_OUTPUTS = "KOMPAKT_KEEP_OUTPUTS"
+"""Variable of the environment that keeps large tool outputs as they are; empty and 0 do not."""
 
 MAX_SECONDS = {"PostToolUse": 10.0}
 """Time for an event in which an agent waits for the store. A locked store would block the process for longer."""
@@ -50,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _answer(agent: str, event: str, data: bytes, *, recall: bool) -> HookResponse:
     if event == "check":
         return HookResponse(CHECKED)
-    if event == "PostToolUse" and len(data) < MIN_OUTPUT_BYTES:
+    if event == "PostToolUse" and (len(data) < MIN_OUTPUT_BYTES or os.environ.get(KEEP_OUTPUTS, "0") not in ("", "0")):
         return HookResponse()
     _limit_time(event, agent)
     import json  # late: small outputs end above

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from kompakt.api import recall_tool
 from kompakt.errors import UsageError
+from kompakt.hosts.hook import KEEP_OUTPUTS
 from kompakt.hosts.install import (
     HostEntry,
     HostFile,
@@ -64,7 +65,8 @@ def _plan(agent: str, scope: Scope, path: Path, source: str) -> HostPlan:
             ),
         ),
         notes=(
-            "Very large outputs of commands reach the model in a short form; the originals are kept.",
+            "Very large outputs of commands reach the model in a short form; the originals are kept. "
+            f"{KEEP_OUTPUTS}=1 in the environment of the agent turns this off.",
             f"Running sessions of {agent} load the plugin after a restart.",
             *((no_recall(agent),) if agent == OPENCODE and not has_recall(scope) else ()),
             *shared_notes(scope),
