@@ -10,6 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help demo docs hosts test-integrations test check bench bench-peers soak package eval admission-exam fuzz format clean
 .DEFAULT_GOAL := help
+# Without bytecode, every process compiles what it imports, and pytest rewrites every test file.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "Use:"

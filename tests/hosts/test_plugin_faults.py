@@ -59,8 +59,8 @@ def locked(path: Path) -> Iterator[None]:
         connection.close()
 
 
-def work(home: Path, **environment: str) -> str:
-    """Run Claude Code with one huge output among its steps and a compaction; return what the model was sent."""
+def work(home: Path, steps: int = STEPS, **environment: str) -> str:
+    """Run Claude Code with huge outputs and a compaction; return what the model was sent."""
     agent = dataclasses.replace(
         CLAUDE_CODE,
         environment=lambda url, home: {
@@ -71,7 +71,7 @@ def work(home: Path, **environment: str) -> str:
             **environment,
         },
     )
-    script = Script(STEPS, make=lambda *_: [agent.call(f"seq -f '{LINE.format('%g')}' {LINES}")])
+    script = Script(steps, make=lambda *_: [agent.call(f"seq -f '{LINE.format('%g')}' {LINES}")])
 
     def answer(seen: Seen) -> Answer:
         asked = "Your task is to create a detailed summary" in seen.closing
@@ -80,7 +80,7 @@ def work(home: Path, **environment: str) -> str:
     with Provider(answer, window=200_000, models=agent.models) as provider:
         finished = run(agent, script.task("Write the logs."), url=provider.url, home=home)
         assert finished.code == 0, finished.output[-2000:]
-        assert f"All {STEPS} steps are done." in finished.output
+        assert f"All {steps} steps are done." in finished.output
         name = next(event["session_id"] for event in finished.events if "session_id" in event)
         compacted = run(agent, "/compact", url=provider.url, home=home, more=["--resume", name])
         assert compacted.code == 0, compacted.output[-2000:]
@@ -102,12 +102,12 @@ class TestTheAgentContinues:
     def test_with_hooks_that_hang(self, home: Path) -> None:
         """After their time the agent goes on."""
         replace_commands(home, "sleep 30", seconds=1)
-        assert LINE.format(LINES // 2) in work(home)
+        assert LINE.format(LINES // 2) in work(home, steps=1)
 
     def test_with_a_locked_store(self, home: Path) -> None:
         """Nothing is shortened, because the original could not be stored."""
         with locked(home / "data" / "kompakt" / "sessions.db"):
-            assert LINE.format(LINES // 2) in work(home)
+            assert LINE.format(LINES // 2) in work(home, steps=1)
 
     def test_with_folders_that_cannot_be_written(self, home: Path) -> None:
         """Neither store nor log nor notes: rules are still given to the summarizer."""
