@@ -342,44 +342,15 @@ class TestCopies:
         assert [id(one) in own for one in view] == ["[kompakt" not in str(one) for one in view]
 
     def test_results_that_were_shortened_are_compared_at_every_step(self) -> None:
-        made, _ = self.make(100_000, admission="firm")
-
-        def given(large: int) -> list[Any]:
-            found = [*history(2), *step(LARGE), *history(20)[1:]]
-            found[6]["content"] = page(large)
-            return found
-
-        made.view(given(LARGE), RequestFrame())
+        made, converter = self.make(100_000, admission="firm")
+        given = [*history(20), *step(LARGE)]
+        made.view(given, RequestFrame())
         assert made.hides
-        assert f"fact-{LARGE + 1}" in texts(made.view(given(LARGE + 1), RequestFrame()))
-
-    def test_a_step_compares_what_is_shown_and_a_part_of_what_is_hidden(self) -> None:
-        made, converter = self.make()
-        made.view(history(60), RequestFrame())
-        for number in range(61, 64):
-            converter.seen = converter.converted = 0
-            shown = len(made.view(history(number), RequestFrame()))
-            assert made.hides and converter.converted == 2
-            assert shown - 4 <= converter.seen <= converter.compared + shown
-
-    def test_a_change_of_a_shown_message_is_sent_at_once(self) -> None:
-        made, _ = self.make()
-        view = made.view(history(60), RequestFrame())
-        given = history(61)
-        oldest = next(at for at, one in enumerate(given) if one["role"] == "tool" and one in view)
-        given[oldest]["content"] = "fact-new: the harbour is closed"
-        assert "harbour" in texts(made.view(given, RequestFrame()))
-
-    def test_a_change_of_a_hidden_message_is_found_when_its_turn_comes(self) -> None:
-        made, _ = self.make()
-        made.view(history(60), RequestFrame())
-        found: list[bool] = []
-        for number in range(61, 90):
-            given = history(number)
-            given[42]["content"] = "fact-new: the harbour is closed"
-            assert judge(made.view(given, RequestFrame())) == []
-            found.append("harbour" in made.recall("fact-new harbour").text)
-        assert found[-1]
+        converter.seen = 0
+        again = [*history(20), *step(LARGE)]
+        again[-1]["content"] = page(LARGE + 1)
+        assert f"fact-{LARGE + 1}" in texts(made.view(again, RequestFrame()))
+        assert converter.seen >= len(again)
 
 
 class TestAdmission:

@@ -5,10 +5,10 @@ provider extras survive without the adapter knowing them. Only what kompakt wrot
 shortened result) is converted back.
 
 Cost: a step converts, counts and appends what is new. The known part of the list is compared by identity, one pointer
-comparison for each message. A framework that copies its messages at every step is compared by content instead: what the
-view shows in another form or beside what it hides, and a part of the rest. Until something is hidden or shortened, the
-view is the list that came in, so every change is sent. What is compacted or saved was compared in the same step. A list
-that does not extend the known one starts over, from the originals in it.
+comparison for each message. A framework that copies its messages at every step is compared by content instead: all of
+it once something is hidden or shortened. Until then the view is the list that came in, so every change is sent, and a
+step compares a part of it. What is compacted or saved was compared in the same step. A list that does not extend the
+known one starts over, from the originals in it.
 """
 
 from __future__ import annotations
@@ -76,9 +76,8 @@ class Converter(ABC, Generic[Item]):
 
     format: str
     compared: int = 2_000
-    """Messages that a step compares by content, besides those that a compacted view shows: a quarter are the newest,
-    the others are taken in turn. Until its turn comes, a change further back is not counted, and not found by recall if
-    the message is hidden."""
+    """Messages that a step compares by content while the view is the list that came in: a quarter are the newest, the
+    others are taken in turn. Until its turn comes, a change further back is sent but not counted."""
 
     @abstractmethod
     def to_wire(self, item: Item) -> Sequence[JsonObject]:
@@ -246,8 +245,6 @@ class LiveConversation(Generic[Item]):
         """What the messages of the next step are compared with."""
         self._unchecked = False
         """Whether only a part of the list that came in was compared. Then it is the view, and nothing of it is kept."""
-        self._unread_hidden = False
-        """Whether the view shows something else than that list, and of what it hides only a part was compared."""
         self._next_check = 0
         self._wires: list[Sequence[JsonObject]] = []
         self._wire_count = 0
@@ -272,8 +269,6 @@ class LiveConversation(Generic[Item]):
         self._view: list[Item] = []
         self._view_places: list[int] = []
         """The positions of the messages of the view; -1 for what kompakt wrote."""
-        self._rewritten: list[int] = []
-        """The positions of the messages that the view shows in another form."""
         self._last: Sequence[Item] = ()
         """The last view that was returned."""
 
@@ -347,10 +342,7 @@ class LiveConversation(Generic[Item]):
             order = self._order(request, frame, model, context.counter, refused)
             due = order.budget.due(context.projected_tokens) or refused is not None
             compacts = due or (self._policy.has_triggers and self._policy.due(context) is not None)
-            keeps = compacts or self._unsaved
-            if not (self._unread_hidden and keeps) and not (
-                self._unchecked and (keeps or self._hides_or_shortens(context))
-            ):
+            if not self._unchecked or not (compacts or self._unsaved or self._hides_or_shortens(context)):
                 break
         if compacts or self._unsaved:
             session = await self._save(request.with_messages(self._originals), waits=waits)
@@ -420,9 +412,8 @@ class LiveConversation(Generic[Item]):
         A framework that keeps the view as its own history passes the view with what came after it. ``whole``: compare
         everything by content, if identity does not decide.
         """
-        self._unchecked = self._unread_hidden = False
         if extends(items, self._items):
-            new = items[len(self._items) :]
+            new, self._unchecked = items[len(self._items) :], False
         elif self._last and extends(items, self._last):
             new = items[len(self._last) :]
         else:
@@ -466,19 +457,14 @@ class LiveConversation(Generic[Item]):
     def _reread(self, items: Sequence[Item], *, whole: bool) -> Sequence[Item]:
         """Compare by content, for frameworks that make new objects at every step; return what is new."""
         known = len(self._items)
-        if not whole and self._check_part(items):
-            if not self._hides_or_shortens(self._context):
-                self._unchecked = True
-                return items[known:]
-            if self._check_shown(items):
-                self._unread_hidden = True
-                self._show(items)
-                return items[known:]
+        if not whole and not self._hides_or_shortens(self._context) and self._check_part(items):
+            self._unchecked = True
+            return items[known:]
         given = list(items[:known])
         # Their own equality is much faster than a conversion; messages that cannot be compared are converted.
         if self._converter.same(given, self._known) or self._converted(given) == list(map(list, self._wires)):
-            self._items[:] = given
-            self._show(given)
+            self._items[:], self._unchecked = given, False
+            self._view = [one if at < 0 else given[at] for at, one in zip(self._view_places, self._view, strict=True)]
             return items[known:]
         originals = self._with_originals(items)
         self._restart()
@@ -494,15 +480,6 @@ class LiveConversation(Generic[Item]):
         self._next_check = min(at + compared - compared // 4, newest)
         parts = slice(newest, known), slice(at, self._next_check)
         return all(self._converter.same(list(items[one]), self._known[one]) for one in parts)
-
-    def _check_shown(self, items: Sequence[Item]) -> bool:
-        """Compare the messages that the view shows, also in another form."""
-        shown = [*(at for at in self._view_places if at >= 0), *self._rewritten]
-        return self._converter.same([items[at] for at in shown], [self._known[at] for at in shown])
-
-    def _show(self, items: Sequence[Item]) -> None:
-        """Put the objects of a list that has the known messages into the view."""
-        self._view = [one if at < 0 else items[at] for at, one in zip(self._view_places, self._view, strict=True)]
 
     def _hides_or_shortens(self, context: Context | None) -> bool:
         """Return whether the view is another one than the list that came in."""
@@ -632,8 +609,7 @@ class LiveConversation(Generic[Item]):
             return self._items
         shown = context.project()
         if shown is not self._projected:
-            self._projected, self._rendered = shown, 0
-            self._view, self._view_places, self._rewritten = [], [], []
+            self._projected, self._rendered, self._view, self._view_places = shown, 0, [], []
         run: dict[int, JsonObject | None] = {}
         owner = -1
         for message in shown[self._rendered :]:
@@ -664,7 +640,6 @@ class LiveConversation(Generic[Item]):
                 rebuilt = self._converter.rebuild(self._items[owner], run)
                 self._view += rebuilt
                 self._view_places += [-1] * len(rebuilt)
-                self._rewritten.append(owner)
             run.clear()
 
     def _place_of(self, message: Message) -> _Place | None:
