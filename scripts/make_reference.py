@@ -479,7 +479,7 @@ def settings_page() -> str:
         "| variable | meaning |",
         "|---|---|",
         "| `KOMPAKT_STORE` | the store in which sessions are recorded |",
-        f"| `{KEEP_OUTPUTS}` | 1: large tool outputs reach the model as they are |",
+        f"| `{KEEP_OUTPUTS}` | 1: large tool outputs reach the model as they are; 0 or empty: in a short form |",
         "",
         "## Gateway",
         "",

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).parent.parent
-WORKERS = min(2 * (os.cpu_count() or 2), 8)
-"""Many tests wait for servers, agents and time limits: with one worker for each core, a third of the time is unused."""
+WORKERS = (os.cpu_count() or 2) + 1
+"""Many tests wait for servers, agents and time limits. With one worker for each core, a part of the time is unused."""
 
 PYTEST = ("-m", "pytest", "-n", str(WORKERS), "--dist", "loadgroup")
 

@@ -113,22 +113,37 @@ class TestFixedPart:
         assert max(client.prompts) <= 40_000 - 4_096
 
 
-@pytest.mark.parametrize("budget", range(5_800, 6_200, 40))
-def test_a_text_that_is_pinned_during_a_run_counts(budget: int) -> None:
-    """The pinned text is sent beside the notes; a request that is near the budget must not exceed it by the text."""
-    client = Reader(30, model="gpt-5", context_window=100_000)
+def pinned_run(client: Reader, text: str, *, budget: int) -> int:
+    """Run an agent that pins a text at its eighth step; return the number of compactions."""
 
-    async def run() -> None:
+    async def run() -> int:
         store = await kompakt.open_store("memory:")
 
         async def read(number: int) -> str:
             """Read a file."""
             if number == 8:
-                await (await store.session("s")).pin("The tide turns at noon, and the gate of berth C14 stays closed.")
+                await (await store.session("s")).pin(text)
             return "\n".join(f"{at}: value_{at} = compute({number}, {at})" for at in range(30))
 
         agent = kompakt.Agent(client, tools=[read], store=store, budget=budget, summarizer="off")
-        await agent.run("Read all files.", session="s")
+        events = [event async for event in agent.stream("Read all files.", session="s")]
+        return sum(type(event) is Compacted for event in events)
 
-    asyncio.run(run())
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("budget", range(5_800, 6_200, 40))
+def test_a_text_that_is_pinned_during_a_run_counts(budget: int) -> None:
+    """The pinned text is sent beside the notes; a request that is near the budget must not exceed it by the text."""
+    client = Reader(30, model="gpt-5", context_window=100_000)
+    assert pinned_run(client, "The tide turns at noon, and the gate of berth C14 stays closed.", budget=budget) > 0
     assert len(client.prompts) == 31 and max(client.prompts) <= budget
+
+
+def test_a_large_pin_does_not_compact_at_every_step() -> None:
+    """The goal leaves room for the next steps beside it."""
+    client = Reader(68, model="gpt-5", context_window=100_000)
+    text = " ".join(f"Rule {number}: gate {number} stays closed." for number in range(200))
+    assert 1_500 < kompakt.count([{"role": "user", "content": text}], format="openai-chat").total < 2_500
+    assert pinned_run(client, text, budget=6_000) <= 16
+    assert max(client.prompts) <= 6_000

@@ -376,7 +376,7 @@ async def run_engine(
     spare = _repair_tokens(session) + (resume_tokens(order.counter, resume) if resume else 0)
     order = msgspec.structs.replace(order, spare=spare)
     replays = auto and reader.timeline.pivot is None and "resume" not in session.kinds
-    replayed = replays and order.budget.due(session.context.projected_tokens)
+    replayed = replays and order.budget.due(session.context.tokens)
     outcome = await proceed(session.context, session.history, order, forced=not triggered, replays=replays)
     return EngineRun(outcome, order, before, resume, replayed)
 

@@ -11,6 +11,7 @@ import kompakt
 from kompakt.engine import strategies
 from kompakt.engine.compaction import policies
 from kompakt.engine.compaction.policies import BUILT_IN, REGISTRY, policy_named
+from kompakt.engine.ledger.ledger import Ledger, LedgerRequest
 from kompakt.errors import UsageError
 from kompakt.model.budget import TARGET_SHARE
 
@@ -30,6 +31,20 @@ class TestBuiltIn:
         assert policy is BUILT_IN[name] and policy.name == name
         result = kompakt.compact(chat(*session(3, 6)), 3000, policy=name)
         assert result.tokens_after <= 3000 and result.report.policy == name
+
+    @pytest.mark.parametrize("name", ["admission", "aggressive", "default"])
+    def test_the_notes_of_a_replayed_history_are_written_once(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Policies that follow a history message by message compact it often; only the last notes are needed."""
+        written: list[int] = []
+        write = Ledger.write
+
+        def counted(ledger: Ledger, request: LedgerRequest) -> str:
+            written.append(request.upto)
+            return write(ledger, request)
+
+        monkeypatch.setattr(Ledger, "write", counted)
+        result = kompakt.compact(chat(*session(1, 200, output="word " * 60)), 4_000, policy=name, pins=["the gate"])
+        assert result.tokens_after <= 4_000 and len(written) <= 3
 
     def test_come_down_as_far_as_they_say(self) -> None:
         """One rewriting ends below each policy's share of what can change; aggressive keeps the least."""

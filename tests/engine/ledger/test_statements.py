@@ -1070,6 +1070,33 @@ class TestNoise:
         [found] = written([user("Fix it."), *NOISE, user(told), *ran("make")], FINDINGS)
         assert found.startswith(f'{SUMMARY_ORIGIN}: "The limit of it is 40.')
 
+    def test_a_summary_that_quotes_an_earlier_instruction_stays_whole(self) -> None:
+        told = (
+            "This session is being continued from a previous conversation.\nSummary:\n"
+            f"{'The import fails because the station table has no key. ' * 20}\n6. All user messages:\n"
+            "Please continue the conversation from where we left it off.\nNever touch the migrations.\n"
+            f"8. Current work:\nThe lock of db-4711 is held. {'The reader waits for the lock. ' * 40}"
+        )
+        text = write([user("Fix it."), *NOISE, user(told), *ran("make")])
+        assert "Never touch the migrations" in text and "db-4711" in text and "station table has no key" in text
+
+    def test_the_output_of_a_hook_is_no_summary(self) -> None:
+        told = "Stop hook feedback: " + "The check of part 7 failed because the key of the table has no prefix. " * 20
+        text = write([user("Fix it."), *NOISE, user(told), *ran("make")])
+        assert SUMMARY_ORIGIN not in text
+
+    def test_a_message_that_says_little_is_worth_no_more_when_it_is_repeated(self) -> None:
+        again = [message for _ in range(3) for message in (user("do that again"), *NOISE)]
+        history = [
+            user("Fix it."),
+            *again,
+            user("Never rename the stations of the table."),
+            *NOISE,
+            user("Now?"),
+            *NOISE,
+        ]
+        assert not any("do that again" in line for line in written(history, USER))
+
     def test_a_message_that_the_user_repeats_is_quoted_once(self) -> None:
         again = [message for _ in range(3) for message in (user("Run the import of all stations again."), *NOISE)]
         said = written([user("Fix it."), *NOISE, *again, user("And the export."), *NOISE], USER)
@@ -1096,6 +1123,7 @@ class TestNoise:
         assert doubt in found("the lock") and doubt not in found("the lock of db-4711")
 
     def test_a_number_is_not_found_inside_a_longer_one(self) -> None:
+        assert telling_line("all is well\nGET /orders/W100 -> 404", set(), {"W100"}, 200).endswith('-> 404" …')
         output = "gate 4100 is open\ngate 41 is closed"
         assert telling_line(output, set(), {"41"}, 200) == '… "gate 41 is closed" …'
 

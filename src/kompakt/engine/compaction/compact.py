@@ -135,14 +135,14 @@ async def proceed(
     Raises:
         DoesNotFit: the protected content is larger than the budget.
     """
-    if replays and order.budget.due(context.projected_tokens):
+    if replays and order.budget.due(context.tokens):
         return await compact(history, order)
     context.instructions, context.manual_thinking = order.instructions, order.manual_thinking
     context.question = context.question if order.question is None else order.question
     context.pinned_texts = [pin for pin in order.pins if isinstance(pin, str)]
     steps: list[Step] = []
     reason: str | None = None
-    due = order.budget.due(context.projected_tokens)
+    due = order.budget.due(context.tokens)
     if due or forced:
         half = (context.required_tokens + context.tokens) // 2
         await rewrite(context, order.policy, order.budget, steps, at_most=None if due else half)
@@ -204,7 +204,7 @@ async def _relieve(
 
     Admission comes first if it has not started, then the steps of the policy until the goal is reached.
     """
-    if order.budget.due(context.projected_tokens):
+    if order.budget.due(context.tokens):
         gate.open(context, steps)
         await rewrite(context, order.policy, order.budget, steps)
         return _over(order.budget)

@@ -369,8 +369,12 @@ def _pinned_note(context: Context) -> ProjectedMessage | None:
     missing = context.missing_pins if context.is_rewritten else []
     if not missing:
         return None
-    message = Message("user", (Text(seal("\n".join([PINNED_NOTE, *missing]))),))
-    return ProjectedMessage(message, -1, context.counter.message(message))
+    return ProjectedMessage(pinned_message(missing), -1, context.pinned_tokens)
+
+
+def pinned_message(texts: Sequence[str]) -> Message:
+    """Return the message that carries pinned texts."""
+    return Message("user", (Text(seal("\n".join([PINNED_NOTE, *texts]))),))
 
 
 def _stripped(context: Context, entries: list[ProjectedMessage]) -> list[ProjectedMessage]:

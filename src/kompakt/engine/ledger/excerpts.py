@@ -96,11 +96,24 @@ def telling_line(output: str, words: set[str], facts: set[str], limit: int) -> s
     """Quote the line of a plain answer that has most in common with what was asked; otherwise its beginning."""
     start = output[:MAX_COMPARED].split("\n", MAX_LINES)[:MAX_LINES]
     lines = [line.strip() for line in start if line.strip()]
-    shared = [len(words_of(line) & words) + NUMBER_WEIGHT * len(facts_of(line) & facts) for line in lines]
+    shared = [
+        len(words_of(line) & words) + NUMBER_WEIGHT * sum(_states(line, fact) for fact in facts) for line in lines
+    ]
     most = max(shared, default=0)
     if most < NUMBER_WEIGHT or shared[0] == most:
         return answer_text(output, limit)
     return f"… {quoted(one_line(lines[shared.index(most)], limit), limit)} …"
+
+
+def _states(line: str, fact: str) -> bool:
+    """Return whether a line has a number or an id, and not as a part of a longer number."""
+    at = line.find(fact)
+    while at >= 0:
+        before, after = line[at - 1 : at] if at else "", line[at + len(fact) : at + len(fact) + 1]
+        if not (before.isdigit() and fact[0].isdigit()) and not (after.isdigit() and fact[-1].isdigit()):
+            return True
+        at = line.find(fact, at + 1)
+    return False
 
 
 PASSAGE = 230
@@ -370,7 +383,7 @@ def _bounded(sentence: str) -> str:
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _TAG = re.compile(r"<([a-z][\w-]{0,40})>[^<\n]{0,40}</\1>|</?[a-z][\w-]{0,40}>")
 _NOT_PROSE = re.compile(
-    r"\s*(?:\{|\[Tool|\}|//|#!|-{2,} ?[A-Z ]+ ?-{2,}\s*$|(?:REMINDER|IMPORTANT): |[a-z]+(?:_[a-z]+|[A-Z][a-z]+)+: )"
+    r"\s*(?:\{|\[Tool|\}|//|#!|-{2,} ?[A-Z ]+ ?-{2,}\s*$|(?:REMINDER|IMPORTANT): |[a-z]+(?:_[a-z]+|[A-Z][a-z]+)+: \d)"
 )
 """Lines of a report that are not its prose: data, logged calls, counts of tokens, rules with a title, orders."""
 

@@ -273,14 +273,21 @@ _CONTINUED = re.compile(
     r"\s*This session is being continued from a previous conversation[^.:]{0,200}\."
     r"(?:\s*The (?:summary|conversation) [^.:]{0,200}[.:])?"
 )
+_DRAFT = re.compile(r"\s*(?:Analysis:|<analysis>)")
 _SUMMARY = re.compile(r"^(?:</analysis>\s*)?(?:Summary:|<summary>)[ \t]*$", re.MULTILINE)
 _RESUME = re.compile(
-    r"(?:</summary>\s*)?(?:Please continue the conversation from where (?:we|it) left"
-    r"|If you need specific details from before|Continue the conversation from where it left)"
+    r"^(?:</summary>\s*)?(?:Please continue the conversation from where (?:we|it) left"
+    r"|If you need specific details from before|Continue the conversation from where it left)",
+    re.MULTILINE,
 )
-"""Parts of a summary by Claude Code: sentences that say nothing about the session, the beginning of the summary after
-the model's draft, and an instruction to the model that continues.
+MAX_RESUME = 1_200
+"""Parts of a summary by Claude Code: sentences that say nothing about the session; the model's draft, and the beginning
+of the summary after it; an instruction to the model that continues, which ends the text and has at most 1,200
+characters.
 """
+
+_TAKEN_OVER = "Another language model started to solve"
+"""Beginning of a summary by Codex."""
 
 SUMMARY_ORIGIN = "An earlier summary by the agent says"
 """Names a summary that a coding agent wrote when it compacted the session itself."""
@@ -449,11 +456,12 @@ class Speech:
     def _read_user(self, event: Spoken, before: Event | None, *, is_spent: bool = False) -> None:
         if is_notice(event.text):
             if len(event.text) > MIN_SUMMARY:  # a summary that another agent wrote: findings, but not the user's words
-                said = _summary_in(event.text)
+                origin = SUMMARY_ORIGIN if _is_summary(event.text) else ""
+                said = _summary_in(event.text) if origin else event.text
                 if (steps := _RESUMED.search(said)) and event.at < self._resumed:
                     said = said[: steps.start()]
                 summary = Spoken(event.at, "assistant", said)
-                self._read_assistant(summary, NEW_SPEECHES + 1, scale=FOREIGN_VALUE, origin=SUMMARY_ORIGIN)
+                self._read_assistant(summary, NEW_SPEECHES + 1, scale=FOREIGN_VALUE, origin=origin)
             return
         text, times = self._words[id(event)], self._times[self._words[id(event)]]
         is_new = event.at >= self._newest_user
@@ -467,8 +475,7 @@ class Speech:
             return  # the newest message with the same words is quoted
         parts = passages(text, 400, keep_all=True)
         last = len(parts) - 1
-        if last == 0 and times > 1:
-            parts = [f"{parts[0]} (said {times} times)"]
+        repeated = f" (said {times} times)" if last == 0 and times > 1 else ""
         for number, part in enumerate(parts):
             if STRICT.search(part):
                 value = 16.0
@@ -478,7 +485,7 @@ class Speech:
                     value = LITTLE_VALUE if _says_little(part) else SPENT_VALUE if is_spent else value
             else:
                 value = 6.0 if number == last else 3.0
-            self._items.add(USER, event.at, part, value, passage=number, passages=last + 1)
+            self._items.add(USER, event.at, part + repeated, value, passage=number, passages=last + 1)
 
     def _read_assistant(
         self,
@@ -503,7 +510,7 @@ class Speech:
         else:
             scale *= REJECTED_VALUE if is_rejected else 1.0
         remark = " (the user disagreed)" if is_rejected else ""
-        if len(parts) > 1 and not origin and (titles := outline(text)):
+        if len(parts) > 1 and scale != FOREIGN_VALUE and (titles := outline(text)):
             value = TITLE_VALUE * len(titles) * recency * scale
             listed = f"The text lists: {harmless('; '.join(titles))}."
             self._items.add(FINDINGS, event.at, listed, value, passage=OUTLINE, passages=len(parts))
@@ -546,15 +553,23 @@ class Speech:
         return False
 
 
+def _is_summary(notice: str) -> bool:
+    """Return whether a notice is the summary of a coding agent, and not the output of a hook or a command."""
+    return _CONTINUED.match(notice) is not None or notice.lstrip().startswith(_TAKEN_OVER)
+
+
 def _summary_in(text: str) -> str:
-    """Return the summary in a notice of a coding agent, without the draft before it and the instruction after it."""
+    """Return the summary of a coding agent without the draft before it and the instruction after it.
+
+    An earlier instruction may be quoted in it, so only one at the end counts.
+    """
     if opening := _CONTINUED.match(text):
         text = text[opening.end() :]
-    if heading := _SUMMARY.search(text):
+    if _DRAFT.match(text) and (heading := _SUMMARY.search(text)):
         text = text[heading.end() :]
-    if resume := _RESUME.search(text):
-        text = text[: resume.start()]
-    return text.strip()
+    text = text.strip()
+    ends = (found.start() for found in _RESUME.finditer(text) if len(text) - found.start() <= MAX_RESUME)
+    return text[: next(ends, len(text))].strip()
 
 
 def _says_little(text: str) -> bool:
