@@ -110,9 +110,10 @@ class Context:
         self.seal_key = seal_key
         """Seals pivots; empty where there is no secret. With a key only pivots sealed with it are recognized."""
         self.pinned_texts: list[str] = []
-        self._missing_pins: list[str] = []
-        self.pinned_tokens = 0
-        """Tokens of the message that carries the missing pins once something is rewritten."""
+        self.missing_pins: list[str] = []
+        """Pinned texts that no visible message contained at the last rewriting."""
+        self._counted_pins: tuple[list[str], int] = (self.missing_pins, 0)
+        """The missing pins that were counted last, and their tokens."""
         self.fixed_tokens = PRIMING + (0 if history is None else self._envelope_tokens(history))
         """Tokens of the envelope: system, tools, the beginning of the answer."""
         self._system = [] if history is None else [message.text for message in history.system]
@@ -195,19 +196,17 @@ class Context:
     @property
     def tokens(self) -> int:
         """Tokens of the visible request, before roles are made to alternate."""
-        pinned = self.pinned_tokens if self.is_rewritten else 0
+        pinned = self._pinned_tokens() if self.is_rewritten else 0
         summary = self.summary_text.tokens if self.summary_text else 0
         return self.visibility.tokens + self.fixed_tokens + summary + pinned
 
-    @property
-    def missing_pins(self) -> list[str]:
-        """Pinned texts that no visible message contained at the last rewriting."""
-        return self._missing_pins
-
-    @missing_pins.setter
-    def missing_pins(self, texts: list[str]) -> None:
-        self._missing_pins = texts
-        self.pinned_tokens = self.counter.message(pinned_message(texts)) if texts else 0
+    def _pinned_tokens(self) -> int:
+        """Return the tokens of the message that carries the missing pins once something is rewritten."""
+        texts, tokens = self._counted_pins
+        if texts is not self.missing_pins:
+            tokens = self.counter.message(pinned_message(self.missing_pins)) if self.missing_pins else 0
+            self._counted_pins = self.missing_pins, tokens
+        return tokens
 
     @property
     def bytes(self) -> int:
@@ -242,7 +241,7 @@ class Context:
         """
         groups = self.archive.protected(self.live)
         inputs = sum(self._input_tokens(group) for group in groups if not group.pinned)
-        return self.fixed_tokens + self.pinned_tokens + sum(group.tokens for group in groups) - inputs
+        return self.fixed_tokens + self._pinned_tokens() + sum(group.tokens for group in groups) - inputs
 
     def _input_tokens(self, group: ContextGroup) -> int:
         """Count the input of the answered calls of a group."""

@@ -369,7 +369,8 @@ def _pinned_note(context: Context) -> ProjectedMessage | None:
     missing = context.missing_pins if context.is_rewritten else []
     if not missing:
         return None
-    return ProjectedMessage(pinned_message(missing), -1, context.pinned_tokens)
+    message = pinned_message(missing)
+    return ProjectedMessage(message, -1, context.counter.message(message))
 
 
 def pinned_message(texts: Sequence[str]) -> Message:
