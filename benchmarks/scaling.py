@@ -9,6 +9,7 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from kompakt.gateway.pivots.lookup import MAX_BYTES as PIVOTS
@@ -77,9 +78,13 @@ def needs(plan: Plan, load: dict[str, Any], growth: dict[str, Any]) -> Capacity:
 
 def run_of(load: dict[str, Any], server: str, workers: int, *, pinned: bool = False) -> dict[str, Any]:
     """Return the run with the median rate; the upper one of two."""
-    wanted = (server, workers, pinned)
-    runs = [one for one in load["runs"] if (one["server"], one["workers"], one.get("pinned", False)) == wanted]
+    runs = _runs_of(load, server, workers, pinned=pinned)
     return sorted(runs, key=lambda one: one["requests_per_second"])[len(runs) // 2]
+
+
+def _runs_of(load: dict[str, Any], server: str, workers: int, *, pinned: bool = False) -> list[dict[str, Any]]:
+    wanted = (server, workers, pinned)
+    return [one for one in load["runs"] if (one["server"], one["workers"], one.get("pinned", False)) == wanted]
 
 
 def row_value(result: dict[str, Any], start: str) -> float:
@@ -152,7 +157,8 @@ def page(
         return f"| {label} | {' | '.join(cells)} |"
 
     def half(label: str, seconds: Callable[[dict[str, Any]], float], format: str) -> str:
-        cells = [format.format(1e3 * seconds(run)) for run in (one, two)]
+        medians = [median(map(seconds, _runs_of(load, "gateway", workers))) for workers in (1, 2)]
+        cells = [format.format(1e3 * each) for each in medians]
         return line(label, ["", *cells, *[""] * (len(servers) - 3)])
 
     lines = [
@@ -186,7 +192,7 @@ def page(
         line("cores in use", [f"{run['cores']:.2f}" for run in servers.values()]),
         line("processor time per request", [f"{1e3 * _at_peak(run):.2f} ms" for run in servers.values()]),
         *(line(label, cells) for label, cells in _writes(list(servers.values()))),
-        half("own time at half of that rate, median", lambda run: run["own_p50"], "{:.1f} ms"),
+        half("own time at half of that rate, median (of all runs)", lambda run: run["own_p50"], "{:.1f} ms"),
         half("the same, 99 of 100", lambda run: run["own_p99"], "{:.1f} ms"),
         half("the same, 99 of 100 without compactions", _without_compactions, "{:.1f} ms"),
         half("processor time per request at half of that rate", lambda run: run["server_seconds"], "{:.2f} ms"),
