@@ -185,7 +185,7 @@ class TestCompaction:
         context = json.loads(host.call("SessionStart", source="compact").stdout)["hookSpecificOutput"]
         assert all(words in context["additionalContext"] for words in said)
         answer = host.call("PostCompact", trigger="manual", compact_summary="Nothing of importance.")
-        assert "kept 0 of your 4 requests and rules" in json.loads(answer.stdout)["systemMessage"]
+        assert "kept 0 of the 4 requests and rules that kompakt notes" in json.loads(answer.stdout)["systemMessage"]
 
     def test_no_requests_are_counted_where_there_are_none(self, host: Host) -> None:
         host.write([record(0, "user", "hi"), record(1, "assistant", [text("Hello!")])])
@@ -204,7 +204,7 @@ class TestCompaction:
     def test_the_summary_is_compared_with_the_notes(self, host: Host) -> None:
         """The user reads a line, and a report has what the summary lacks."""
         answer = host.call("PostCompact", trigger="manual", compact_summary=f"Reports were read. {REFUSAL}")
-        assert "kept 1 of your 2 requests and rules" in json.loads(answer.stdout)["systemMessage"]
+        assert "kept 1 of the 2 requests and rules that kompakt notes" in json.loads(answer.stdout)["systemMessage"]
         report = Path(places.session_file("claude-code", SESSION, "compactions.jsonl")).read_text()
         assert any(RULE in lost for lost in json.loads(report)["lost"])
 

@@ -78,8 +78,8 @@ def compared(agent: str, given: dict[str, Any], summary: str | None) -> str:
     if not found.statements:
         return ""
     if found.user_statements:
-        text = f"kompakt: the summary kept {found.user_kept} of your {found.user_statements} requests and rules"
-        text += f", and {found.kept} of {found.statements} facts in all"
+        text = f"kompakt: the summary kept {found.user_kept} of the {found.user_statements} requests and rules"
+        text += f" that kompakt notes, and {found.kept} of {found.statements} facts in all"
     else:
         text = f"kompakt: the summary kept {found.kept} of {found.statements} facts; you stated no requests or rules"
     return json.dumps({"systemMessage": f"{text}; the model got the others after it"})

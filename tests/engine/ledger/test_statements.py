@@ -12,6 +12,7 @@ from kompakt.engine.ledger import conversation
 from kompakt.engine.ledger.changed_files import edit_of, tells_much
 from kompakt.engine.ledger.events import Spoken
 from kompakt.engine.ledger.excerpts import telling_line
+from kompakt.engine.ledger.extract.user_words import STRICT
 from kompakt.engine.ledger.items import CALLS, CHANGES, FINDINGS, HEADING, LOOKED, RUNS, STATE, TALK, USER
 from kompakt.engine.ledger.speech import SUMMARY_ORIGIN
 from kompakt.model.messages import Message, Reasoning
@@ -265,6 +266,10 @@ class TestUsersWords:
         log = "\n".join(f"2024-01-01 10:00:{n:02d} ERROR you must restart worker {n}" for n in range(60))
         [said] = written([user(f"Why does it fail?\n```\n{log}\n```\nDo not restart it."), *NOISE], USER)
         assert said.startswith("Why does it fail? Do not restart it. (pasted: ") and len(said) < 300
+
+    @pytest.mark.parametrize("text, is_rule", [("Messages have to name the ticket.", True), ("I have to go.", False)])
+    def test_what_has_to_be_is_a_rule(self, text: str, is_rule: bool) -> None:
+        assert (STRICT.search(text) is not None) == is_rule
 
     def test_a_document_does_not_crowd_out_earlier_demands(self) -> None:
         document = "\n".join(f"Clause {n}: you must never deliver item {n} late." for n in range(700))

@@ -24,7 +24,7 @@ _MAX_TAGS = 20
 _FENCES = ("```", "~~~")
 STRICT = re.compile(
     r"\b(?:don['\u2019]?t|do not|never|always|must|only|make sure|should(?:n['\u2019]?t| not)|instead of"
-    r"|without \w+ing)\b",
+    r"|without \w+ing|(?<!\bI )ha(?:ve|s) to)\b",
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
