@@ -626,7 +626,7 @@ def budget_for(
     if model is None:
         if policy is not None and policy.has_triggers:
             return Budget(window=0, trigger=0, target=0)
-        raise UsageError("no budget and no model with a known budget; pass budget=… or model=…")
+        raise UsageError("no budget, and no model to take it from; pass budget=… (the most tokens of a request)")
     found = limits_of(model)
     if request is None:
         return Budget.for_model(found)
