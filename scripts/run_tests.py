@@ -8,7 +8,6 @@ The output of the other scripts is shown when pytest is done. The exit code is 1
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,10 +16,7 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).parent.parent
-WORKERS = (os.cpu_count() or 2) + 1
-"""Many tests wait for servers, agents and time limits. With one worker for each core, a part of the time is unused."""
-
-PYTEST = ("-m", "pytest", "-n", str(WORKERS), "--dist", "loadgroup")
+PYTEST = ("-m", "pytest", "-n", "2", "--dist", "loadgroup")
 
 
 def main(frameworks: list[str]) -> int:

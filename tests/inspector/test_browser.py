@@ -851,6 +851,23 @@ class TestAccess:
                 missed = page.evaluate(f"{CONTROLS_IN_REACH}.map(named).filter(one => !stops.has(one))")
                 assert missed == [], state
 
+    def test_the_focus_stays_when_the_session_changes(self, writable: str, page: Any, tmp_path: Path) -> None:
+        """A person is about to press Enter while another one pins a text: the head is drawn again."""
+
+        async def pin() -> None:
+            async with await open_store(f"sqlite:///{next(tmp_path.glob('*.db'))}") as store:
+                await (await store.session(SESSION)).pin("The gate of berth C14 stays closed.")
+
+        go(page, writable, SESSION, "compactions")
+        page.get_by_text("Live", exact=True).wait_for()
+        undo = page.get_by_role("group", name="Actions").get_by_role("button", name="Undo")
+        undo.focus()
+        undo.evaluate("button => { button.dataset.old = 1; }")
+        with ThreadPoolExecutor() as pool:
+            pool.submit(asyncio.run, pin()).result()
+        page.wait_for_function("() => !document.querySelector('[data-old]')")
+        assert page.evaluate("document.activeElement.textContent") == "Undo"
+
     def test_actions_need_no_mouse(self, writable: str, page: Any) -> None:
         """Pin, undo and compact with the keys alone; Escape cancels, Enter confirms."""
 

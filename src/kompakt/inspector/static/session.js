@@ -95,11 +95,13 @@ export function sessionFrame(id, signal, state) {
 
   function drawHead() {
     const facts = [detail.client, detail.model, detail.format].filter((one, index, all) => one && all.indexOf(one) === index);
+    const focused = head.contains(document.activeElement) ? document.activeElement.textContent : null;
     head.replaceChildren(
       h('div', {class: 'session-title'}, h('h1', {}, line(detail.title || detail.id)),
         h('div', {class: 'meta'}, facts.map((fact) => line(fact)), line(detail.id, {class: 'mono'}),
           detail.parent ? h('a', {href: address(detail.parent), text: 'parent session'}) : null, h('span', {}, 'active ', moment(detail.last_activity)))),
       detail.writable ? actions(frame) : h('span', {class: 'tag quiet', text: 'read only', title: detail.read_only_reason}));
+    if (focused !== null) [...head.querySelectorAll('button, a')].find((one) => one.textContent === focused)?.focus();
     const made = detail.compactions.length;
     const tab = tabs.querySelector('#tab-compactions');
     tab.replaceChildren('Compactions', made ? h('span', {class: 'badge', text: made}) : '');
