@@ -96,24 +96,21 @@ def telling_line(output: str, words: set[str], facts: set[str], limit: int) -> s
     """Quote the line of a plain answer that has most in common with what was asked; otherwise its beginning."""
     start = output[:MAX_COMPARED].split("\n", MAX_LINES)[:MAX_LINES]
     lines = [line.strip() for line in start if line.strip()]
-    shared = [
-        len(words_of(line) & words) + NUMBER_WEIGHT * sum(_states(line, fact) for fact in facts) for line in lines
-    ]
+    shared = [len(words_of(line) & words) + NUMBER_WEIGHT * len(_facts_in(line) & facts) for line in lines]
     most = max(shared, default=0)
     if most < NUMBER_WEIGHT or shared[0] == most:
         return answer_text(output, limit)
     return f"… {quoted(one_line(lines[shared.index(most)], limit), limit)} …"
 
 
-def _states(line: str, fact: str) -> bool:
-    """Return whether a line has a number or an id, and not as a part of a longer number."""
-    at = line.find(fact)
-    while at >= 0:
-        before, after = line[at - 1 : at] if at else "", line[at + len(fact) : at + len(fact) + 1]
-        if not (before.isdigit() and fact[0].isdigit()) and not (after.isdigit() and fact[-1].isdigit()):
-            return True
-        at = line.find(fact, at + 1)
-    return False
+_HYPHENATED, _RUN = re.compile(r"[\w-]+"), re.compile(r"\d[\d.,:-]*")
+
+
+def _facts_in(line: str) -> set[str]:
+    """Return the numbers and ids of a line, also those in a path or after a sign, but no part of a longer number."""
+    words = _HYPHENATED.findall(line)
+    pieces = [piece for word in words if "-" in word for piece in word.split("-")]
+    return {*facts_of(line), *words, *pieces, *(run.strip(".,:-") for run in _RUN.findall(line))}
 
 
 PASSAGE = 230
